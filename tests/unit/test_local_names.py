@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from atoll_local.cluster import Cluster
 from atoll_local.controlplane import ControlPlane
 from atoll_local.errors import HostError
 from atoll_local.host import check_addresses
-from atoll_local.machine import Machine
+from atoll_local.machine import TEMPLATES, Machine
 from atoll_local.network import Network
 
 NOT_NAMES = ("", ".", "..", "../../home", "/root", "a/b", "-a", "A", "a.b", "a" * 32, "a\n")
@@ -132,6 +134,15 @@ def test_up_removes_no_folder_of_anything_but_a_cluster(there: Path, removed: li
     with pytest.raises(HostError, match="is not empty, and is no cluster's that can be removed"):
         Cluster("one").up()
     assert (there / "nodes").exists() and removed == []
+
+
+def test_a_nodes_services_are_found_in_folders_with_spaces_in_their_names() -> None:
+    script = Template((TEMPLATES / "init.sh").read_text())
+    values = {name: f"/a b/{name}" for name in script.get_identifiers()}
+    words = shlex.split(script.substitute(values), comments=True)
+    for name in ("root/kubelet", "root/containerd.toml", "kubelet", "proxy", "python", "root/tpu.json"):
+        assert f"/a b/{name}" in words
+    assert "--kubeconfig=/a b/root/kubelet.conf" in words and "--config=/a b/root/proxy.yaml" in words
 
 
 @pytest.mark.parametrize("command", ["up", "down"])
