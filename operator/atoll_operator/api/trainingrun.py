@@ -134,15 +134,6 @@ class EvaluationStatus(contract.EvaluationReport):
     """Checkpoints that were deleted from the bucket before they could be evaluated."""
 
 
-class DeletedUnits(Report):
-    """The part of `restarts` and `lost` that comes from units that were deleted."""
-
-    restarts: int = 0
-    """Restarts of these units, on their hosts or on new ones."""
-    lost: common.CostStatus | None = None
-    """What failures cost these units; absent if nothing."""
-
-
 class TrainingRunStatus(Report):
     """What the operator observed and did, as last written."""
 
@@ -184,16 +175,10 @@ class TrainingRunStatus(Report):
     """Bytes received by all shards since each one's pod started."""
     bytes_out: int = 0
     """Bytes sent by all shards since then."""
-    gbit_per_second_in: float = 0.0
-    """Gbit/s received by all shards, mean of about half a minute."""
-    gbit_per_second_out: float = 0.0
-    """Gbit/s sent by all shards, mean of about half a minute."""
     restarts: int = 0
-    """Restarts of all units, on their hosts or on new ones, including deleted units. It never falls."""
+    """Restarts of the present units, on their hosts or on new ones."""
     lost: common.CostStatus | None = None
-    """What failures cost all units, including deleted units; absent before the first failure. No part of it falls."""
-    deleted_units: DeletedUnits | None = None
-    """The part of deleted units in `restarts` and `lost`; absent if there is none."""
+    """What failures cost the present units; absent if nothing."""
     last_heal_seconds: float | None = None
     """Seconds of the most recent completed heal, from the failure to the first merge after it."""
     syncer_restarts: int = 0
@@ -218,8 +203,6 @@ class TrainingRunStatus(Report):
     """Since when fewer than `spec.quorum.min` units have restarts left; absent otherwise."""
     completion_time: common.Time | None = None
     """When the run became Complete or Failed."""
-    estimated_seconds_left: int | None = None
-    """Seconds until the target at the present speed; absent if unknown."""
     conditions: common.Conditions = ()
     """Conditions (docs/trainingrun.md)."""
     observed_generation: int = 0

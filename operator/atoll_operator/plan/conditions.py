@@ -22,8 +22,7 @@ ABSENT = Condition(type="", status="Unknown", reason="Absent", last_transition_t
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
-        "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
-        "ledger", "sharePercent", "stepSeconds", "link", "refusals",
+        "bytesIn", "bytesOut", "quorum", "message", "ledger", "sharePercent", "stepSeconds", "link", "refusals",
     }
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""

@@ -1,10 +1,8 @@
-"""What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens. A
-`CostStatus` names at most `MOST_REASONS` reasons. In a sum over units, a reason that once had a name keeps it, and one
-that found no free name stays in `Other`. So no part of the sum falls while its summands grow."""
+"""What failures cost, in time of chips and in steps that they would have made; and what became of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from atoll_operator.api.common import Cost, CostStatus, LedgerStatus
 from atoll_runtime.contract import MOST_REASONS, OTHER, LedgerReport, UnitReport
@@ -18,32 +16,17 @@ def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
 
 
 def with_heal(old: CostStatus | None, reason: str, heal: Cost) -> CostStatus:
-    known = old or CostStatus()
-    return total([known, _status({reason: heal})], names(known))
+    return total([old or CostStatus(), _status({reason: heal})])
 
 
-def names(cost: CostStatus | None) -> Collection[str]:
-    return cost.by_reason.keys() - {OTHER} if cost is not None else ()
-
-
-def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
-    """Sum of several costs. The reasons in `known` keep their names; others get the free names in order."""
-    named, parts = set(known), dict[str, list[Cost]]()
+def total(costs: Iterable[CostStatus]) -> CostStatus:
+    """Sum of several costs. Reasons that find no free name are one: `Other`."""
+    parts = dict[str, list[Cost]]()
     for cost in costs:
-        for reason, part in sorted(cost.by_reason.items()):
-            if reason not in named and len(named) < MOST_REASONS - 1 and reason != OTHER:
-                named.add(reason)
-            parts.setdefault(reason if reason in named else OTHER, []).append(part)
+        for reason, part in cost.by_reason.items():
+            free = reason in parts or len(parts.keys() - {OTHER}) < MOST_REASONS - 1
+            parts.setdefault(reason if free else OTHER, []).append(part)
     return _status({reason: _each(sum, *parts[reason]) for reason in sorted(parts)})
-
-
-def carried(total: CostStatus, deleted: CostStatus, present: CostStatus) -> CostStatus:
-    """Cost of deleted units: the part of `total` that `present` does not explain, and never less than `deleted`."""
-    rest = dict[str, Cost]()
-    for reason in total.by_reason:
-        costs = (each.by_reason.get(reason, Cost()) for each in (total, deleted, present))
-        rest[reason] = _each(lambda values: max(values[1], values[0] - values[2]), *costs)
-    return _status(rest)
 
 
 def _status(parts: Mapping[str, Cost]) -> CostStatus:

@@ -10,10 +10,7 @@ import pytest
 from control_bench import Bench
 from ill_gate import IllGate, nothing
 
-from atoll_operator.kube.lease import lease_name
-
 pytestmark = pytest.mark.timeout(300)
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/atoll-system/leases"
 SHORT, LONG = "6", "120"
 """Seconds of a lease; the long one does not run out during a test."""
 LIMITS = {"3": 30.0, "10": 15.0, LONG: 30.0}
@@ -93,26 +90,6 @@ def test_an_operator_that_starts_again_in_its_pod_has_its_lease_and_heals_what_f
     took = time.monotonic() - started
     print(f"start to healed {took:.2f} s")
     assert took <= LIMITS[LONG]
-
-
-def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> None:
-    first = led(bench)
-    second = standby(bench)
-    name = lease_name("atoll-operator", [bench.namespace])
-    holder = lambda: bench.api.call("GET", f"{LEASES}/{name}")["spec"].get("holderIdentity")  # noqa: E731
-    first.process.send_signal(signal.SIGSTOP)
-    try:
-        fail(bench)
-        bench.until("the second one leads", lambda: leads(second))
-        healed(bench)
-        held = holder()
-    finally:
-        first.process.send_signal(signal.SIGCONT)
-    bench.until("the first one stands by", lambda: stands_by(first))
-    fail(bench, 2)
-    healed(bench, 3)
-    assert holder() == held and leads(second)
-    assert (bench.unit("r-one-0")["incarnation"], len(bench.unit("r-one-0")["restarts"])) == (3, 2)
 
 
 @pytest.mark.parametrize(("method", "end"), [("PUT", "/status"), ("POST", "/pods"), ("PATCH", "/r-syncer")])

@@ -52,28 +52,6 @@ def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
     assert took <= RECOVERY_SECONDS
 
 
-def test_a_namespace_is_served_when_its_own_collections_were_listed_once(bench: Bench, gate: IllGate) -> None:
-    asked = set[str]()
-
-    def holds(request: Any) -> bool:
-        asked.add(request.path.rpartition("/")[2])
-        return "/namespaces/elsewhere/" in request.path or request.path.endswith("/secrets")
-
-    gate.holds = holds
-    own = {"KUBECONFIG": str(gate.kubeconfig), "ATOLL_NAMESPACES": f"elsewhere,{bench.namespace}"}
-    operator = bench.operator(**own)
-    bench.run(units=1)
-    bench.until("it lists all", lambda: asked >= {"trainingruns", "learnerunits", "pods", "secrets"})
-    time.sleep(3)  # units are there after a fifth of that
-    assert operator.page("/readyz") == (503, "the watches have not started yet")
-    assert not bench.list("LearnerUnit")
-    gate.holds = lambda request: "/namespaces/elsewhere/" in request.path
-    bench.settled(UNIT)
-    bench.until("it runs", lambda: bench.run_pods(UNIT))
-    recovers(bench, lose_pod(bench))
-    operator.kill()  # before its gate closes
-
-
 @pytest.mark.parametrize("seconds", [8, pytest.param(90, marks=pytest.mark.long)])
 def test_a_pod_that_goes_during_an_outage_is_replaced(learning: Bench, gate: IllGate, seconds: int) -> None:
     """8 s is longer than the client's tries of one request take: 2.3 s."""

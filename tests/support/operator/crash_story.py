@@ -12,7 +12,9 @@ from memory_failures import Act, container_fails, deleted, maintenance, out_of_s
 from memory_world import SPEC, World
 
 Do = Callable[[World], Awaitable[None] | None]
-KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "Secret")
+KINDS = (
+    "TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "ConfigMap", "Secret", "PodDisruptionBudget",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Chapter:
 
 
 def facts(world: World) -> Object:
-    """Names by kind, the run's conditions, and other facts about run, units and syncer."""
+    """Names by kind, conditions, and other facts about run, units and syncer, without times and figures."""
     names = {kind: {key.name for key in world.server.objects if key.kind == kind} for kind in KINDS}
     status = {key.name: world.server.objects[key].get("status", {}) for key in world.planned()}
     run, units = status.pop("r", {}), status
@@ -40,6 +42,12 @@ def facts(world: World) -> Object:
         "units": run.get("unitsSummary"), "updated": run.get("unitsUpdated"), "shards": run.get("syncerShards"),
         "restarts": {name: unit["restartCount"] for name, unit in units.items() if unit.get("restartCount")},
         "failed": {name for name, unit in units.items() if unit.get("phase") == "Failed"},
+        "unit conditions": {
+            name: {(each["type"], each["status"], each["reason"]) for each in unit.get("conditions", ())}
+            for name, unit in units.items()
+        },
+        "incarnations": {name: (unit.get("incarnation"), unit.get("placement")) for name, unit in units.items()},
+        "authorities": len({secret["data"].get("ca.crt") for secret in world.server.every("Secret")}),
         "learners": len(world.pods()),
         "images": {pod["spec"]["containers"][0]["image"] for pod in world.pods()},
     }  # fmt: skip

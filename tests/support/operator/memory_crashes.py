@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
-from crash_story import STORY, Chapter
-from memory_apiserver import Fault, When
+from crash_story import STORY, Chapter, facts
+from memory_apiserver import Fault, Object, When
 from memory_world import World, played
-from worldview import Object, Occasion, differences, essence, occasions
+from worldview import differences
 
 SEED = 20261124
 CALM_SECONDS = 6.0
@@ -20,12 +19,9 @@ LASTING_SECONDS = 3.0
 """A chapter with a death ends when the world has been as expected for this long. An action that is done twice is done
 within this time."""
 LONGEST_SECONDS = 900.0
-KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "ConfigMap", "Secret")
 STATE = {"server": ("objects", "version", "uids"), "cluster": ("dead", "due")}
 STATE |= {"syncer": ("finished", "step", "saved", "merged", "known")}
 """Attributes of a world's parts that a snapshot keeps."""
-End = tuple[dict[str, Object], Counter[Occasion]]
-"""Objects by kind and name, and Events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,12 @@ class Told:
     """A chapter: where it began, and how it ended."""
 
     begin: Snapshot
-    end: End
+    end: Object
+    """Its last `facts`."""
     write: str
     """The write at which the operator died; empty without a death."""
     writes: int
-    """Number of writes until only figures changed."""
+    """Number of writes until no fact changed any more."""
     after: Snapshot
 
 
@@ -74,7 +71,7 @@ def problems(part: int, parts: int) -> list[str]:
     for chapter, told, at, when in deaths[part::parts]:
         again = partial(_tell, chapter=chapter, begin=told.begin, at=at, when=when, wanted=told.end)
         ended = played(SEED, again)
-        found = _wrong(told.end, ended.end) if ended.write else ["there was no such write"]
+        found = [*differences(told.end, ended.end)] if ended.write else ["there was no such write"]
         if found:
             wrong.append(f"{chapter.name}, killed {when} write {at}, {ended.write}: {found[:5]}")
     return wrong
@@ -86,7 +83,7 @@ async def _tell(
     begin: Snapshot,
     at: int = 0,
     when: When = "before",
-    wanted: End | None = None,
+    wanted: Object | None = None,
 ) -> Told:
     """Play a chapter. It ends when it is done, or is as `wanted`, and stays so."""
     await begin.restore(world)
@@ -95,28 +92,17 @@ async def _tell(
     world.server.fault = fault
     if (waiting := chapter.act(world)) is not None:
         await waiting
-    end, since, writes, version, restless = _look(world), loop.time(), fault.seen, 0, True
+    end, since, writes, version, restless = facts(world), loop.time(), fault.seen, 0, True
     lasting = LASTING_SECONDS if wanted else CALM_SECONDS
     while loop.time() < since + lasting and loop.time() < begin.second + LONGEST_SECONDS:
         await asyncio.sleep(1.0)
         world.check()
-        now = end if (still := world.server.version == version) else _look(world)
+        now = end if (still := world.server.version == version) else facts(world)
         if not (wanted and still):
-            restless = bool(_wrong(wanted, now)) if wanted else now != end or not chapter.done(world)
+            restless = now != wanted if wanted else now != end or not chapter.done(world)
         if restless:
             since, writes = loop.time(), fault.seen
         end, version = now, world.server.version
     shown = [(str(key), world.server.objects[key].get("status")) for key in world.planned()]
     assert wanted or chapter.done(world), f"{chapter.name} has no end: {shown}"
     return Told(begin, end, fault.write, writes, begin if wanted else Snapshot.take(world))
-
-
-def _look(world: World) -> End:
-    bodies = [body for kind in KINDS for body in world.server.every(kind)]
-    return essence(bodies), occasions(world.server.every("Event"))
-
-
-def _wrong(expected: End, found: End) -> list[str]:
-    """All differences from what is expected. An Event may be lost with its process, but none may be recorded twice."""
-    more = [f"Event {occasion} too often" for occasion in found[1] - expected[1]]
-    return [*differences(expected[0], found[0]), *more]

@@ -52,8 +52,6 @@ class World:
         self._dead: list[asyncio.Task[Any]] = []
         """Tasks of earlier operators."""
         self._client: MemoryCluster | None = None
-        self._restarts = 0
-        """The run's restarts at the last check."""
         self.blind = False
         """Whether the operator may not watch nodes."""
         self.term: Controller
@@ -111,14 +109,10 @@ class World:
         await asyncio.gather(*ends, *self._dead, return_exceptions=True)
 
     def check(self) -> None:
-        """Raises the error of a part of the world that has ended, or AssertionError if the run's restarts fell."""
+        """Raises the error of a part of the world that has ended."""
         for task in (*self._tasks, *self._operator):
             if task.done():
                 task.result()
-        runs = [run for run in self.server.every("TrainingRun") if "status" in run]
-        restarts = max((run["status"].get("restarts", 0) for run in runs), default=self._restarts)
-        assert restarts >= self._restarts, f"restarts fell from {self._restarts} to {restarts}"
-        self._restarts = restarts
 
     def pods(self, unit: str = "") -> list[Object]:
         """Pods of all learners, or of one unit, in order of names, without those that are being deleted."""

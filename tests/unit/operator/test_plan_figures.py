@@ -1,4 +1,4 @@
-"""Figures of a status: traffic, shares, and sums that never fall when units are deleted."""
+"""Figures of a status: costs, shares, and what the syncer reports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pod_kinds import learner_unit
 from pydantic import ValidationError
 from run_scene import NOW, RunScene, unit_status
@@ -16,41 +14,17 @@ from atoll_operator.api.common import Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan import cost
-from atoll_operator.plan.conditions import document, format_time, only_figures
+from atoll_operator.plan.conditions import document, only_figures
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitPlan
 from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus, UnitReport
 
-HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
-
-
-def report(time: float, received: int, sent: int = 0, down: str = "") -> SyncerStatus:
-    return SyncerStatus(run_uid="u", phase="Running", bytes_in=received, bytes_out=sent, time=time, down=down)
-
-
-def after(*reports: SyncerStatus) -> SyncerState:
-    state = SyncerState()
-    for each in reports:
-        state = state.heard(each, each.time)
-    return state
-
-
-def test_traffic_is_a_mean_of_a_steady_rate() -> None:
-    state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
-    assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
-    before = after(report(0, 0), report(2, 10**9))
-    assert before.heard(report(4, 10), 4).traffic == before.traffic, "it counts from zero again"
-    assert before.heard(report(2, 10**9), 3).traffic == before.traffic, "the same report"
-    partial = before.heard(report(4, 10**10, down="shard 1"), 4)
-    assert partial.traffic == before.traffic, "a shard more or less is no traffic"
-    assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6).traffic.into > before.traffic.into
-
 
 def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
     state, seen = SyncerState(), []
     for second, down in ((1.0, ""), (2.0, ""), (4.0, "shard 1"), (6.0, "shard 1"), (8.0, "")):
-        state = state.heard(report(second, 0, down=down), second)
+        state = state.heard(SyncerStatus(run_uid="u", phase="Running", time=second, down=down), second)
         seen.append((state.answers, state.serving_since))
     assert seen == [(True, 1.0), (True, 1.0), (True, None), (True, None), (True, 8.0)]
     again = state.heard(SyncerStatus(run_uid="u", phase="Starting"), 10.0)
@@ -74,7 +48,7 @@ def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one
     assert lost.by_reason == {"Hang": first, "NodeLost": second}
     whole = {"failures": 2, "seconds": 40.0, "chip_seconds": 640.0, "steps": 60}
     assert lost.model_dump(exclude={"by_reason"}) == whole
-    assert cost.total([], ()) == CostStatus()
+    assert cost.total([]) == CostStatus()
     lost = CostStatus()
     for number in (*range(20), 3):
         lost = cost.with_heal(lost, f"Reason{number:02}", first)
@@ -82,71 +56,21 @@ def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one
     assert (lost.by_reason["Reason03"].failures, lost.by_reason["Other"].failures) == (2, 5)
 
 
-def failed(status: LearnerUnitStatus, *reasons: str) -> LearnerUnitStatus:
-    lost = status.lost
-    for reason in reasons:
-        lost = cost.with_heal(lost, reason, HEAL)
-    return status.model_copy(update={"restart_count": status.restart_count + len(reasons), "lost": lost})
-
-
-def fail(scene: RunScene, name: str, *reasons: str) -> None:
-    scene.unit(name, failed(scene.units[name].status, *reasons))
-
-
-def figures(lost: CostStatus | None) -> dict[str, float]:
-    parts = {"": lost, **lost.by_reason} if lost is not None else {}
-    fields = ("failures", "seconds", "chip_seconds", "steps")
-    return {f"{name}.{field}": getattr(part, field) for name, part in parts.items() for field in fields}
-
-
-ACTS = st.tuples(
-    st.sampled_from(["fail", "fail", "scale down", "scale up", "delete", "delete unseen"]),
-    st.sampled_from(["r-p-0", "r-p-1", "r-p-2"]),
-    st.sampled_from(["Hang", "NodeLost", "AppError"]),
-)
-
-
-@settings(max_examples=300)
-@given(st.lists(ACTS, max_size=30))
-def test_restarts_and_costs_include_deleted_units_and_never_fall(acts: list[tuple[str, str, str]]) -> None:
-    scene, failures = RunScene({"p": 3}), 0
-    scene.step()
-    for act, name, reason in acts:
-        before = scene.status
-        if act == "fail" and name in scene.units:
-            fail(scene, name, reason)
-            failures += 1
-        elif act.startswith("scale"):
-            scene.change({"p": 1 if act == "scale down" else 3})
-        elif act.startswith("delete"):
-            scene.units.pop(name, None)
-        for _ in range(1 if act == "delete unseen" else 2):
-            scene.step()
-        old, new = figures(before.lost), figures(scene.status.lost)
-        assert all(new[key] >= value for key, value in old.items())
-        assert scene.status.restarts == new.get(".failures", 0) == failures
-        assert new.get(".chip_seconds", 0.0) == pytest.approx(0.4 * failures)
-
-
-def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_add_nothing() -> None:
-    scene, early = RunScene({"p": 2}), [f"Early{number}" for number in range(MOST_REASONS - 2)]
-    scene.step()
-    fail(scene, "r-p-1", *early)
-    fail(scene, "r-p-0", "Late1")
-    scene.step()
-    fail(scene, "r-p-0", "Late0")
-    scene.step()
-    scene.change({"p": 1}).step()
-    scene.step()
-    status = scene.status
-    assert (status.restarts, status.deleted_units.restarts) == (MOST_REASONS, MOST_REASONS - 2)
-    assert set(status.deleted_units.lost.by_reason) == set(early)
-    assert (status.lost.by_reason["Late1"].failures, status.lost.by_reason["Other"].failures) == (1, 1)
-    heals = unit_status(False, heal_start_time=format_time(NOW - 9), heal_reason="Hang", chips=4)
-    earlier: Any = {"owned": False, "ours": False}
-    scene = RunScene().unit("r-p-0", failed(unit_status(), "Hang"), **earlier).unit("r-p-1", heals)
+def test_restarts_and_costs_of_a_run_are_sums_over_its_present_units() -> None:
+    heal, scene = cost.of_heal(30.0, 16, step_seconds=0.5), RunScene()
+    assert scene.step().status.lost is None
+    for number, reasons in enumerate((["Hang", "NodeLost"], ["Hang"], ["Hang"])):
+        lost = CostStatus()
+        for reason in reasons:
+            lost = cost.with_heal(lost, reason, heal)
+        status, ours = unit_status(restart_count=len(reasons), lost=lost), number < 2
+        scene.unit(f"r-p-{number}", status, owned=ours, ours=ours)  # the last one is of another run
     status = scene.step().status
-    assert (status.restarts, status.lost, status.deleted_units) == (0, None, None)
+    hangs = {reason: part.failures for reason, part in status.lost.by_reason.items()}
+    assert (status.restarts, status.lost.failures, hangs) == (3, 3, {"Hang": 2, "NodeLost": 1})
+    assert status.lost.chip_seconds == 3 * heal.chip_seconds
+    scene.only("r-p-1")
+    assert (scene.step().status.restarts, scene.status.lost) == (1, cost.with_heal(None, "Hang", heal))
 
 
 def test_figures_do_not_fall_where_shard_0_has_yet_to_hear_of_another_shard() -> None:

@@ -13,7 +13,6 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
-from atoll_operator.plan.run.figures import LONGEST
 from atoll_operator.plan.run.workloads import syncer_digest
 from atoll_runtime.contract import ENV_SYNCER, LedgerReport, parse_run, parse_syncer
 
@@ -128,16 +127,12 @@ def test_figures_of_progress_ledger_and_heals() -> None:
         run.unit(name, unit_status(last_heal=heal))
     status = run.step(90).status
     assert status.progress_percent == 50, "the target that comes first"
-    assert status.estimated_seconds_left == 50, "at the present speed"
     assert status.last_heal_seconds == 7.0, "the heal that began last"
     discarded = {"Missed": 12, "Refused": 10}
     assert status.ledger == LedgerStatus(
         fragments=4, trained=120, merged=90, in_flight=8, discarded=discarded
     )
     assert run.unknown().plan(99).status.ledger == status.ledger
-    assert run.syncer(tokens=25_000).plan(99).status.estimated_seconds_left is None
-    slowest = run.syncer(tokens=25_000, tokens_per_second=1e-16).plan(99).status.estimated_seconds_left
-    assert slowest == LONGEST, "the API server takes no longer integer"
 
 
 def test_unit_that_is_being_scaled_away_is_not_counted() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -25,7 +26,14 @@ from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import CONDITIONS, SOON_SECONDS, Wakeup, report_wakeups, wakeups
+from atoll_operator.reconcilers.wakeups import (
+    CONDITIONS,
+    SOON_SECONDS,
+    Dispatcher,
+    Wakeup,
+    report_wakeups,
+    wakeups,
+)
 from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
@@ -222,12 +230,14 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
     assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
 
 
-def reconcile(inventory: Inventory, metrics: Metrics, seconds: float) -> None:
-    """Lead for this time."""
+def reconcile(
+    inventory: Inventory, metrics: Metrics, seconds: float, knows: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Lead for this time; `knows`: whether all of a namespace is known."""
 
     async def work() -> None:
         client, own = MemoryCluster(Server(random.Random(0)), metrics), Settings(runtime_image="i")
-        controller = Controller(own, client, inventory, metrics, RECONCILERS, lambda _: True)
+        controller = Controller(own, client, inventory, metrics, RECONCILERS, knows)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(controller.run(), seconds)
 
@@ -243,6 +253,25 @@ def test_a_pass_that_is_put_off_is_not_counted_as_an_error(monkeypatch: pytest.M
     [family] = metrics.reconcile_errors.collect()
     counts = {each.labels["error"]: each.value for each in family.samples if each.name.endswith("_total")}
     assert counts == {"Conflict": 1.0}
+
+
+def test_a_key_is_left_alone_until_all_of_its_namespace_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory, known, passes = Inventory(), {"n"}, list[tuple[str, float]]()
+    for namespace in ("n", "m"):
+        inventory.put("TrainingRun", thing("TrainingRun", 1, metadata={"namespace": namespace}, spec={}))
+
+    async def note(run: RunReconciler, key: Key) -> None:
+        passes.append((key.namespace, asyncio.get_running_loop().time()))
+        if key.namespace == "n":
+            await asyncio.sleep(10)
+            known.add("m")
+            dispatcher = Dispatcher(inventory)
+            dispatcher.queue = run._queue
+            dispatcher.listed(["m"])
+
+    monkeypatch.setattr(RunReconciler, "__call__", note)
+    reconcile(inventory, Metrics(), 60, known.__contains__)
+    assert passes == [("n", 0.0), ("m", 10.0)]
 
 
 def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

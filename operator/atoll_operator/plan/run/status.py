@@ -25,10 +25,6 @@ FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
 }  # fmt: skip
 """Reasons of conditions that do not hold."""
-RATES: dict[str, object] = {
-    "tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0, "estimated_seconds_left": None,
-}  # fmt: skip
-"""Rates of a run that is over."""
 
 
 def describe(
@@ -39,7 +35,7 @@ def describe(
     phase, message, end = old.phase, "", dict[str, object]()
     if outcome is not None:
         phase, states, message = outcome.phase, _ended(outcome), outcome.message
-        end = {**RATES, "completion_time": old.completion_time or format_time(now)}
+        end = {"tokens_per_second": 0.0, "completion_time": old.completion_time or format_time(now)}
         end |= {"progress_percent": 100} if phase == "Complete" else {}
     elif facts.suspension is not None:
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
@@ -73,7 +69,7 @@ def _figures(facts: RunFacts) -> dict[str, object]:
         "last_heal_seconds": last_heal_seconds([unit.status for unit in units]),
         "evaluation": facts.evaluation.status,
         "observed_generation": run.generation,
-        **unit_figures(old, [unit.status for unit in units if unit.ours]),
+        **unit_figures([unit.status for unit in units if unit.ours]),
         **(syncer_figures(run, report) if report and report.phase != "Starting" and not over else {}),
     }
 

@@ -3,15 +3,12 @@ of its state has to be acted on at once, unless only progress figures changed, w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from atoll_runtime.contract import SyncerStatus, UnitReport
 
 UNAVAILABLE = "SyncerUnavailable"
-TRAFFIC_SECONDS = 30.0
-"""Time constant of the moving mean: a few rounds of the slowest fragments."""
 MISSES = 2
 """Failed polls in a row after which the syncer counts as unavailable; a single one may be a lost packet."""
 RUN_NEWS = (
@@ -41,26 +38,6 @@ class CheckpointOrder:
         return report.checkpoint.current if self.last else newest is not None and newest >= self.step
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Gbit/s into and out of the syncer, as a moving mean."""
-
-    into: float = 0.0
-    out: float = 0.0
-
-    def next(self, old: SyncerStatus, new: SyncerStatus) -> Traffic:
-        """The mean after another report. It stays if no time has passed or the counters started again."""
-        seconds = new.time - old.time
-        received, sent = new.bytes_in - old.bytes_in, new.bytes_out - old.bytes_out
-        if seconds <= 0 or received < 0 or sent < 0 or old.down != new.down:  # then a shard was not counted
-            return self
-        weight = 1 - math.exp(-seconds / TRAFFIC_SECONDS)
-        return Traffic(
-            self.into + weight * (received * 8e-9 / seconds - self.into),
-            self.out + weight * (sent * 8e-9 / seconds - self.out),
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncerState:
     status: SyncerStatus | None = None
@@ -69,7 +46,6 @@ class SyncerState:
     message: str = ""
     answering_since: float | None = None
     """None while it does not answer. Times are monotonic in a poll's state, and Unix seconds in what plans get."""
-    traffic: Traffic = Traffic()
     order: CheckpointOrder | None = None
     """The checkpoint that it was asked for when it answered last."""
     heard_at: float | None = field(default=None, compare=False)
@@ -122,7 +98,6 @@ class SyncerState:
             status=status,
             answering_since=now if self.down else self.answering_since or now,
             heard_at=now,
-            traffic=self.traffic.next(self.status, status) if self.status is not None else self.traffic,
             merged=sum(ledger.merged for ledger in status.ledger.values()),
         )
 
@@ -154,7 +129,7 @@ def unit_news(report: UnitReport | None) -> object:
 
 def run_figures(state: SyncerState) -> object:
     """What a run's status shows of a report, besides its time."""
-    return state.traffic, state.status and state.status.model_copy(update={"time": 0.0})
+    return state.status and state.status.model_copy(update={"time": 0.0})
 
 
 def unit_figures(state: SyncerState, unit: str) -> object:
