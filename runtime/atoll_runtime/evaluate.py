@@ -59,9 +59,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")
     parser.add_argument("--data", required=True, metavar="URI", help="the data set")
     parser.add_argument("--sequence-length", type=int, default=LENGTH)
+    parser.add_argument("--packing", choices=("Stream", "Documents"), default="Stream")
     given = parser.parse_args(argv)
     try:
-        step, loss = evaluate(given.checkpoint, given.step, given.data, length=given.sequence_length)
+        step, loss = evaluate(
+            given.checkpoint, given.step, given.data, length=given.sequence_length, packing=given.packing
+        )
     except (StoreError, DataError) as error:
         print(error, file=sys.stderr)
         return 1

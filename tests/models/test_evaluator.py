@@ -10,6 +10,10 @@ import jax
 import numpy as np
 import pytest
 
+from atoll_cli.demo.evaluation import evaluate_both
+from atoll_cli.simulate.runfile import read_manifest
+from atoll_cli.trial.command import BUILT_IN
+from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
 from atoll_runtime.contract import (
     DataSpec,
@@ -25,6 +29,7 @@ from atoll_runtime.data import Reader, write_text
 from atoll_runtime.data.catalogue import Shard, Split
 from atoll_runtime.data.packing import segments
 from atoll_runtime.data.writer import held_out
+from atoll_runtime.evaluate import evaluate
 from atoll_runtime.evaluator.__main__ import metrics
 from atoll_runtime.evaluator.follower import RETRY_SECONDS, Follower
 from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
@@ -152,6 +157,19 @@ def test_what_has_no_valid_result_of_the_same_measurement_is_evaluated_anew(worl
     assert not world.evaluator(other, anew).advance()
 
 
+def test_a_checkpoint_that_replaces_the_newest_is_measured_without_a_restart(world: World) -> None:
+    world.save(0, 10)
+    follower = world.evaluator()
+    work(follower)
+    world.store.bucket.delete_tree("global/10")
+    world.save(10, value=11)
+    report = work(follower)
+    assert world.measured == [10, 0, 11]
+    assert report.newest is not None and report.newest.loss == 89
+    assert (report.evaluated, report.skipped) == (2, 0)
+    assert not world.evaluator().advance()
+
+
 def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> None:
     world.save(10, 20)
     part = "global/20/shard-0-of-1.json"
@@ -220,13 +238,18 @@ def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) ->
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataSpec:
     """Short documents, so that most examples hold the ends of some."""
     uri = f"file://{tmp_path_factory.mktemp('data')}/set"
     names = [name for name in (f"document-{number}" for number in range(400)) if held_out(name)]
     text = b"what the islands learned, the syncer merges. "
     write_text(uri, ((name, text[: 7 + 5 * (n % 8)]) for n, name in enumerate(["document-train", *names])))
-    return Reader(uri, "heldout", LENGTH)
+    return DataSpec(uri=uri, sequence_length=LENGTH, packing="Documents")
+
+
+@pytest.fixture(scope="module")
+def reader(data: DataSpec) -> Reader:
+    return Reader(data.uri, "heldout", LENGTH)
 
 
 @pytest.mark.parametrize("packing", ["Stream", "Documents"])
@@ -266,3 +289,20 @@ def test_parameters_of_another_model_are_refused_by_name(reader: Reader) -> None
     theta["extra"] = theta.pop("final/norm")
     with pytest.raises(WrongTensors, match="extra, final/norm"):
         Measure(MODEL, reader, LENGTH, LENGTH)(theta)
+
+
+def test_the_trial_measures_its_checkpoints_with_the_packing_of_the_run(
+    data: DataSpec, tmp_path: Path
+) -> None:
+    run = TrainingRunSpec.model_validate(read_manifest(BUILT_IN)["spec"])
+    checkpoint = run.checkpoint.model_copy(update={"uri": f"file://{tmp_path}"})
+    spec = run.model_copy(update={"data": data, "checkpoint": checkpoint})
+    store, theta = GlobalStore(checkpoint.uri), initial(MODEL)
+    meta = {"model": MODEL.model_dump(by_alias=True, exclude_none=True)}
+    for step in (0, 10):
+        store.save(Cut(step, theta, theta, (step,), meta))
+        theta = {name: 2 * value for name, value in theta.items()}
+    for found, step in zip(evaluate_both(spec, 0), (0, 10), strict=True):
+        _, own = evaluate(store.uri, step, data.uri, length=LENGTH, packing="Documents")
+        assert (found.step, found.tokens) == (step, own.tokens)
+        assert found.loss == pytest.approx(own.nats, rel=1e-5)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -346,9 +347,28 @@ def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they
         DataError, match=r"m\*: no name of its files \(1\) tells a format; name it with --format"
     ):
         sources.files([str(tmp_path / "deep" / "m*")], None, "text")
-    assert len(sources.files([str(tmp_path / "deep" / "*")], "lines", "text")) == 2
+    (tmp_path / "deep" / ".cache").mkdir()
+    for hidden in (".b.txt", ".cache/c.txt"):
+        (tmp_path / "deep" / hidden).write_text("left out")
+    for deep in ("deep", "deep/**"):
+        assert len(sources.files([str(tmp_path / deep)], "lines", "text")) == 2
     with pytest.raises(DataError, match="nothing: no such file"):
         sources.files([str(Path(tmp_path, "nothing"))], None, "text")
+
+
+def test_a_folder_below_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "books" / "shut").mkdir(parents=True)
+    (tmp_path / "books" / "a.txt").write_text("a")
+    (tmp_path / "books" / "shut").chmod(0)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # a path that begins here needs no right on the folders above
+    own = os.geteuid()
+    os.seteuid(own or 65534)
+    try:
+        with pytest.raises(DataError, match="books/shut: Permission denied"):
+            sources.files(["books"], None, "text")
+    finally:
+        os.seteuid(own)
 
 
 def test_unwritable_target_is_named(tmp_path, capsys):

@@ -200,7 +200,7 @@ def test_batches_come_in_order_however_many_threads_read(prefetch, readers):
     late = threading.Event()
 
     def example(at):
-        if at < 4:
+        if at == 0:
             late.wait(30)  # the first batch is ready last
         elif at >= 8:
             late.set()
@@ -210,7 +210,31 @@ def test_batches_come_in_order_however_many_threads_read(prefetch, readers):
     batches = prefetch(example, cursor=0, size=4, rows=(0, 4), readers=readers)
     taken = [batches.take(30) for _ in range(40)]
     assert [batch.cursor for batch in taken] == [4 * number for number in range(1, 41)]
-    assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
+    assert np.concatenate([batch.tokens[:, 0] for batch in taken]).tolist() == list(range(160))
+
+
+def test_all_threads_read_the_batch_that_is_wanted_next(prefetch):
+    together = threading.Barrier(4)
+
+    def example(at):
+        if at < 4:
+            together.wait(30)
+        return np.full(3, at)
+
+    batches = prefetch(example, cursor=0, size=4, rows=(0, 4), readers=4)
+    assert batches.take(30).tokens[:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("rows", "ahead"), [(1, 8), (3, 12), (16, 64)])
+def test_no_more_is_read_ahead_than_a_few_batches_or_a_row_for_each_thread(prefetch, rows, ahead, eventually):
+    read = []
+    batches = prefetch(
+        lambda at: read.append(at) or np.full(3, at), cursor=0, size=rows, rows=(0, rows), readers=8
+    )
+    batches.take(30)
+    eventually(lambda: len(read) >= ahead + rows)
+    batches.close()
+    assert sorted(read) == list(range(ahead + rows))
 
 
 def test_threads_share_one_reader(prefetch, dataset):

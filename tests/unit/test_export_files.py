@@ -1,8 +1,10 @@
 """`atoll export`: what is on the disk, what is read back, and what is refused."""
 
 import json
+import os
 import resource
 import signal
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -168,6 +170,32 @@ def test_nothing_that_exists_is_replaced(run, tmp_path, capsys):
     assert "exists; delete it, or export to another folder" in refused(capsys, run, "--out", out)
     assert export("--check", out, run, "--step", 10) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_cannot_be_replaced_is_refused_before_anything_is_written(run, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    for out in (tmp_path / "link", Path("/proc")):
+        words = f"{out}: a link or a mount point; export to a new folder in it"
+        assert words in refused(capsys, run, "--out", out)
+
+
+def test_an_export_is_durable_before_it_has_its_name(run, tmp_path, monkeypatch):
+    done, fsync, rename = [], os.fsync, Path.rename
+
+    def synced(handle):
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    def renamed(self, target):
+        assert {self, *self.iterdir()} == set(done)
+        done.clear()
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert export(run, "--out", tmp_path / "out", "--layout", "llama", "--max-shard-size", "9kB") == 0
+    assert done == [tmp_path]
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_left(run, tmp_path, capsys):

@@ -25,8 +25,8 @@ from atoll_cli.views import PodView, Sample, ledgers_of, sample_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.pods.topology import slice_of
-from atoll_runtime.checkpoint import Bucket, GlobalStore
-from atoll_runtime.data import open_catalogue, write_stdlib
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.data import Reader, write_stdlib
 
 BUILT_IN = Path(__file__).with_name("run.yaml")
 FOLDER = "/FOLDER/"
@@ -141,7 +141,7 @@ def _show(
     """Run every stage and return the summary. Leaves no process, also after an error. Raises `CommandError`."""
     target = spec.target.global_steps or 0
     if not built_in:
-        open_catalogue(Bucket(spec.data.uri))
+        Reader(spec.data.uri, "heldout", spec.data.sequence_length)
     operator = Operator(name, spec, folder)
     pods, killed = operator.pods, list[str]()
 

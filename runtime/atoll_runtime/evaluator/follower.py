@@ -118,6 +118,8 @@ class Follower:
             known = results.load(there)
         else:
             known = {step: each for step, each in self._known.items() if step in there}
+            if known and not results.load([newest := max(known)]):
+                del known[newest]  # another checkpoint has taken its place
         self._skipped += len(self._waiting - there)
         self._waiting = there - known.keys()
         self._failures = {step: each for step, each in self._failures.items() if step in there}

@@ -20,6 +20,7 @@ from atoll_runtime.checkpoint import StoreError
 from atoll_runtime.data.tokenizer import HuggingFace, SentencePiece, Tokenizer
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
 from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE, Theta
+from atoll_runtime.files import sync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Order:
     """What to export, and to where."""
 
     out: Path
-    """A folder that does not exist or is empty."""
+    """A folder that does not exist, or is empty and neither a link nor a mount point."""
     layout: str = "atoll"
     dtype: str = "float32"
     shard_bytes: int = 5_000_000_000
@@ -95,6 +96,8 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
 
 
 def _check_place(out: Path) -> None:
+    if out.is_symlink() or out.is_mount():
+        raise ExportError(f"{out}: a link or a mount point; export to a new folder in it")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ExportError(f"{out}: exists; delete it, or export to another folder")
     if not out.parent.is_dir():
@@ -153,7 +156,10 @@ def _staged(out: Path) -> Iterator[Path]:
     try:
         fresh.mkdir()
         yield fresh
+        for each in (*fresh.iterdir(), fresh):
+            sync(each)  # so that not even a loss of power leaves an incomplete export under the target's name
         fresh.rename(out)  # replaces an empty folder; fails if the folder is not empty
+        sync(out.parent)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"{out}: {getattr(error, 'strerror', None) or error}") from error
     finally:

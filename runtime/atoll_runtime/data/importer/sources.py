@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from atoll_runtime.data.catalogue import DataError
@@ -32,7 +33,7 @@ def files(given: Sequence[str], form: Format | None, field: str) -> list[Source]
         field: field of JSON objects, column of parquet files.
 
     Raises:
-        DataError: an argument names no file, or a file's format is not known.
+        DataError: an argument names no file, a folder cannot be read, or a file's format is not known.
     """
     found: dict[Path, Path] = {}
     for argument in given:
@@ -52,7 +53,7 @@ def _expand(argument: str, form: Format | None) -> list[Path]:
     if path.is_file():
         return [path]
     folder = path.is_dir()
-    found = path.rglob("*") if folder else map(Path, glob.glob(argument, recursive=True))
+    found = _below(path) if folder else map(Path, glob.glob(argument, recursive=True))
     inside = sorted(each for each in found if each.is_file())
     if not inside:
         why = "no file is in this folder" if folder else "no such file or folder, and no file matches it"
@@ -63,6 +64,17 @@ def _expand(argument: str, form: Format | None) -> list[Path]:
             f"{argument}: no name of its files ({len(inside)}) tells a format; {_advice(inside[0])}"
         )
     return chosen
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Files below a folder. Like a glob, it leaves out names that begin with a dot. Raises `DataError`."""
+    for where, folders, names in os.walk(folder, onerror=_unreadable):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in names if not name.startswith("."))
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename}: {error.strerror}") from error
 
 
 def _advice(path: Path) -> str:
