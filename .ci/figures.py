@@ -1,4 +1,4 @@
-"""`make figures`: runs the commands of docs/results/README.md, and writes their output beside their plots."""
+"""`make figures`: runs the commands of docs/results/README.md, and writes their output beside it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def write(command: Sequence[str], folder: Path) -> int:
-    """Runs a command with its files in another folder, and writes the JSON there. Returns the exit status."""
-    moved = [word.replace(f"{FOLDER}/", f"{folder}/") for word in command]
+    """Runs a command, and writes its JSON into a folder. Returns the exit status."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = main(moved)
+        status = main(command)
     if status == 0:
         rows = printed.getvalue().splitlines()
         text = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, new_file, number, several
+from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, number, several
 from atoll_cli.errors import CommandError, lacking
 from atoll_runtime.contract import PRESETS
 
@@ -101,12 +101,10 @@ FIGURES = {
     "regions": Figure(
         "regions.measure",
         "synchronous training and Atoll in four regions over scaled links, as root; some 30 minutes",
-        "operator,runtime,local,simulate",
+        "operator,runtime,local",
         (
             Option("--steps", "N", count(48, 100_000), "of Atoll; as many synchronous ones take minutes", "72"),
             Option("--seeds", "LIST", several(SEED), "of Atoll's runs, over equal links too", "0,1"),
-            Option("--cut-seconds", "S", count(0, 3600), "without a region; 0 leaves this out", "120"),
-            Option("--plot", "PATH", new_file, "a PNG of each region's link over time"),
         ),
     ),
     "parity": Figure(

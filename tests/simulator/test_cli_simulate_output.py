@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from atoll_cli.arguments import choice, count, number, seconds, several
-from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Chart, Report, deliver, show
+from atoll_cli.errors import UsageError
+from atoll_cli.simulate.output import Report, deliver, show
 
 ROWS = tuple({"method": "one", "share": share, "seconds": 90.0} for share in (0.5, 0.25, None))
 REPORT = Report("Shares", ("method", "share"), ROWS, notes=("Nothing is assumed.",))
@@ -62,6 +61,8 @@ def test_a_list_is_refused_for_one_bad_member() -> None:
         ("goodput", 0.98031, "98.03 %"),
         ("interval", [0.97, 0.98], "97.00 % to 98.00 %"),
         ("interval", 24, "24"),
+        ("spot_as_on_demand", ["v5e", "v6e"], "v5e, v6e"),
+        ("spot_as_on_demand", [], "none"),
         ("seconds_to_target", 5302.0, "1.5 h"),
         ("seconds_to_target", 1e10, "never"),
         ("seconds_to_target", None, "never"),
@@ -70,6 +71,7 @@ def test_a_list_is_refused_for_one_bad_member() -> None:
         ("lost_chip_hours_per_day", {"below_quorum": 0.5}, "below quorum 0.5"),
         ("cost", {"per_day": 6451.2}, "per day $6,451.20"),
         ("interruptions_a_day", 38_013.25, "38,013"),
+        ("interruptions_a_day", 999.6, "1,000"),
         ("chips", 1_200_000, "1,200,000"),
         ("best", True, "*"),
     ],
@@ -93,37 +95,3 @@ def test_an_answer_is_a_table_or_its_rows_or_one_object(capsys: pytest.CaptureFi
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == list(ROWS)
     deliver(Report("Shares", ("method",), ROWS, document={"units": 3}), as_json=True)
     assert json.loads(capsys.readouterr().out) == {"units": 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("none/out.png", "there is no folder"),
-        ("out.doc", "a name that ends in .png, .pdf, .svg is wanted"),
-        ("", "a file is wanted, not a folder"),
-    ],
-)
-def test_a_plot_that_could_not_be_written_is_told_before_anything_is_simulated(
-    tmp_path: Path, name: str, words: str, refused: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("atoll_cli.simulate.bandwidth.answer", lambda found: pytest.fail("simulated"))
-    path = tmp_path / name
-    assert refused("bandwidth", "--plot", path).startswith(f"atoll: --plot '{path}': {words}")
-
-
-@pytest.mark.parametrize(
-    "asked", ["goodput --chips 1M", "bandwidth --method diloco --params 1B --step-time 1s"]
-)
-def test_only_a_published_table_is_drawn(tmp_path: Path, asked: str, refused: Any) -> None:
-    told = refused(*asked.split(), "--plot", tmp_path / "out.png")
-    assert told == "atoll: --plot: only the published table is drawn\n"
-
-
-def test_a_plot_needs_a_disk_that_takes_it(tmp_path: Path) -> None:
-    chart = Chart(("method",), ("seconds", "share"), ("seconds", "share"), "s", "share")
-    drawn = Report("Shares", ("method",), ROWS, chart=chart)
-    deliver(drawn, as_json=True, plot=tmp_path / "out.svg")
-    assert (tmp_path / "out.svg").read_bytes().startswith(b"<?xml")
-    (tmp_path / "full.png").symlink_to("/dev/full")
-    with pytest.raises(CommandError, match="No space left on device"):
-        deliver(drawn, as_json=True, plot=tmp_path / "full.png")

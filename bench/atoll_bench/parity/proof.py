@@ -22,7 +22,7 @@ COMMAND = "atoll bench parity"
 def measure(
     size: str | None, case: Sequence[str], out: str | None, resume: bool, reduced: bool, device: bool
 ) -> Iterator[Row]:
-    """Yields each finished trial's row. Writes table and plot at the end. See `atoll bench parity --help` for the
+    """Yields each finished trial's row. Writes the table at the end. See `atoll bench parity --help` for the
     options. Raises `UsageError`: the options choose no trial; `CommandError`: the file of results is invalid, or has
     results on another text, or a trial was killed."""
     if device and reduced:
@@ -55,8 +55,7 @@ def measure(
                 yield row
     table = folder / f"{NAME}.md"
     table.write_text(report.markdown(store.rows, f"{COMMAND} --resume"))
-    report.draw(store.rows, folder / f"{NAME}.png")
-    say(f"the table is in {table}, the plot beside it")
+    say(f"the table is in {table}")
 
 
 def _text(source: str) -> str:

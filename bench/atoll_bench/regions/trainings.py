@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import numpy as np
 from atoll_bench.figures import say
 from atoll_bench.regions.decoupled import begun, decoupled, train
 from atoll_bench.regions.setting import LENGTH, Setting
-from atoll_bench.regions.wan import SAMPLE_SECONDS, SITE, Traffic, Wan, scale_of
+from atoll_bench.regions.wan import SITE, Bytes, Wan, scale_of
 from atoll_bench.run import check
-from atoll_cli.errors import CommandError
 from atoll_local.process import spawn, wait_for
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
@@ -49,35 +47,15 @@ def environment(folder: Path) -> dict[str, str]:
 class Spent:
     """One training of either system over the links."""
 
-    traffic: Traffic
-    begin: float
-    """Unix seconds."""
     seconds: float
     loss: float
     """Held-out, nats per token."""
     tokens: int
     """Tokens that all regions trained."""
+    used: dict[str, float]
+    """Of each region's link: mean bits per second in the busier direction."""
     status: SyncerStatus | None = None
     """Atoll's status at the target."""
-
-    def rates(self, region: str) -> np.ndarray:
-        """Rows of seconds since the beginning, and bits per second sent and received until then."""
-        seen = self._samples(region, before=SAMPLE_SECONDS)
-        passed = np.diff(seen, axis=0)
-        return np.column_stack([seen[1:, 0] - self.begin, 8 * passed[:, 1:] / passed[:, :1]])
-
-    def used(self, region: str) -> float:
-        """Mean bits per second in the busier direction."""
-        seen = self._samples(region)
-        if len(seen) < 2:
-            raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
-        seconds, *both = seen[-1] - seen[0]
-        return float(8 * max(both) / seconds)
-
-    def _samples(self, region: str, before: float = 0.0) -> np.ndarray:
-        """Rows of Unix seconds, bytes sent and received, during the training and in the `before` seconds before it."""
-        first, last = self.begin - before, self.begin + self.seconds
-        return np.array([(at, *each[region]) for at, each in self.traffic.samples if first <= at <= last])
 
 
 class Trainings:
@@ -115,10 +93,11 @@ class Trainings:
                 f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
                 f"{1e3 * self.scale:.3g} Mbit/s; {steps} synchronous steps"
             )
-            with Traffic(self._wan) as traffic:
-                begin = time.time()
-                (folder / "go").touch()
-                done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * steps)
+            before = self._wan.carried()
+            (folder / "go").touch()
+            done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * steps)
+            seconds = max(each["seconds"] for each in done)
+            used = _used(before, self._wan.carried(), seconds)
         finally:
             for process in processes.values():
                 process.kill()
@@ -126,40 +105,37 @@ class Trainings:
         with np.load(folder / "theta.npz") as theta:
             loss = self._loss(dict(theta))
         tokens = len(places) * steps * setting.step_tokens
-        return Spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
+        return Spent(seconds, loss, tokens, used)
 
-    def decoupled(
-        self,
-        name: str,
-        steps: int,
-        seed: int = SEED,
-        shaped: bool = True,
-        watch: Callable[[SyncerStatus], None] = lambda _: None,
-    ) -> Spent:
-        """Trains with Atoll, over the same links or over links without limits. `watch` sees each status. Raises
-        `CommandError`."""
+    def decoupled(self, name: str, seed: int, shaped: bool = True) -> Spent:
+        """Trains with Atoll, over the same links or over links without limits. Raises `CommandError`."""
         if shaped:
             self._wan.link(self.scale)
         else:
             self._wan.free()
-        setting = replace(self.setting, steps=steps)
-        say(f"Atoll, {name}: {steps} steps")
-        with (
-            Traffic(self._wan) as traffic,
-            decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
-        ):
-            for status in train(run):
-                watch(status)
+        say(f"Atoll, {name}: {self.setting.steps} steps")
+        with decoupled(self._wan, self._folder / name, self.setting, seed, self._environment) as run:
+            before, began = self._wan.carried(), time.monotonic()
+            *_, status = train(run)
+            used = _used(before, self._wan.carried(), time.monotonic() - began)
             run.until("the run is finished", lambda now: now.phase == "Finished")
-        cut = GlobalStore(run.contract.checkpoint.uri).load(steps, momentum=False)
-        begin, tokens = begun(status), sum(unit.tokens for unit in status.units.values())
-        return Spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
+        cut = GlobalStore(run.contract.checkpoint.uri).load(self.setting.steps, momentum=False)
+        tokens = sum(unit.tokens for unit in status.units.values())
+        return Spent(status.time - begun(status), self._loss(cut.theta), tokens, used, status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:
         """Held-out loss, nats per token."""
         run = self.setting.run(SEED, "file:///nowhere", SITE)
         reader = Reader(run.data.uri, "heldout", LENGTH)
         return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
+
+
+def _used(before: dict[str, Bytes], after: dict[str, Bytes], seconds: float) -> dict[str, float]:
+    """Mean bits per second in the busier direction, by region."""
+    return {
+        name: 8 * max(new - old for old, new in zip(before[name], after[name], strict=True)) / seconds
+        for name in before
+    }
 
 
 def _answers(

@@ -1,14 +1,12 @@
-"""Four regions and the syncer's site as network namespaces. The links between them are limited, delayed and cut."""
+"""Four regions and the syncer's site as network namespaces. The links between them are limited and delayed."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import socket
-import threading
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_bench.figures import say
@@ -24,7 +22,6 @@ PARAMETERS, STEP_SECONDS = 12e9, 5.0
 States."""
 SITE = "syncer"
 """The name of the syncer's site, and the host name of the syncer."""
-SAMPLE_SECONDS = 0.5
 Bytes = tuple[int, int]
 """Sent and received."""
 NICE = -15
@@ -78,7 +75,7 @@ class Wan(Startable):
 
         self.places = {region.name: place(index, region.name) for index, region in enumerate(regions)}
         self.site = place(len(regions), SITE)
-        self._started, self._scale = ExitStack(), 1.0
+        self._started = ExitStack()
 
     def start(self) -> None:
         """Raises `HostError` if this machine cannot make namespaces, and `CommandError` if another bench has the
@@ -99,17 +96,11 @@ class Wan(Startable):
 
     def link(self, scale: float) -> None:
         """Gives each region its link, with all rates multiplied by `scale`."""
-        self._scale = scale
         for region in self.regions:
-            self.cut(region.name, False)
-
-    def cut(self, name: str, cut: bool) -> None:
-        """Takes a region's link away, or gives it back."""
-        region, place = next(each for each in self.regions if each.name == name), self.places[name]
-        rate = max(LEAST_RATE, round(1e9 * region.gbps * self._scale))
-        shape(place, Link(rate=rate, delay=region.delay, cut=cut))
-        if (relay := place.relay.pid()) is not None:
-            os.setpriority(os.PRIO_PROCESS, relay, NICE)
+            place, rate = self.places[region.name], max(LEAST_RATE, round(1e9 * region.gbps * scale))
+            shape(place, Link(rate=rate, delay=region.delay))
+            if (relay := place.relay.pid()) is not None:
+                os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
     def free(self) -> None:
         """Removes limits and delays from all links."""
@@ -123,27 +114,3 @@ class Wan(Startable):
             folder = Path(f"/sys/class/net/{self._network.link(place.index)}/statistics")
             found[name] = int((folder / "rx_bytes").read_text()), int((folder / "tx_bytes").read_text())
         return found
-
-
-@dataclass
-class Traffic(Startable):
-    """Samples what the links carry, twice a second, while the context is entered."""
-
-    wan: Wan
-    samples: list[tuple[float, dict[str, Bytes]]] = field(default_factory=list)
-    """Unix seconds, and the bytes of each region until then."""
-
-    def start(self) -> None:
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="traffic", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            self.samples.append((time.time(), self.wan.carried()))
-            if self._ended.wait(SAMPLE_SECONDS):
-                return

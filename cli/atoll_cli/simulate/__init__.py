@@ -30,5 +30,5 @@ def run_simulate(options: argparse.Namespace) -> int:
     """Answer one question. Raises `UsageError` if an option's value cannot be used."""
     found = vars(options)
     report = import_module(f"atoll_cli.simulate.{options.question}").answer(found)
-    deliver(report, as_json=bool(options.json), plot=found.get("plot"))
+    deliver(report, as_json=bool(options.json))
     return 0

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import UNDRAWN, Chart, Report, picture
+from atoll_cli.simulate.output import Report
 
 METHODS = ("data-parallel", "diloco", "streaming", "streaming-overlap", "decoupled")
 UTILIZATION = 0.95
@@ -21,7 +21,6 @@ OPTIONS = (
     Option("--utilization", "U", number(1e-3, 0.9999),
            f"share of time that computes, {UTILIZATION}; decoupled learners never wait"),
     Option("--interval", "H", count(1, 10_000), "steps between two exchanges of a fragment; not for data-parallel"),
-    Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
 UNUSED = {"data-parallel": ("interval",), "decoupled": ("utilization", "sites")}
 """Options that a method does not use."""
@@ -34,10 +33,9 @@ def answer(found: Values) -> Report:
 
     method = found["method"]
     if method is None:
-        given = [option.name.removeprefix("--") for option in OPTIONS[1:-1]]
+        given = [option.name.removeprefix("--") for option in OPTIONS[1:]]
         refuse(found, given, f"--method is wanted with it, one of {', '.join(METHODS)}")
         return _published()
-    refuse(found, ("plot",), UNDRAWN)
     refuse(found, UNUSED.get(method, ()), f"not with --method {method}, whose answer does not depend on it")
     for name in ("params", "step_time"):
         if found[name] is None:
@@ -90,11 +88,4 @@ def _published() -> Report:
         "grid_steps",
     )
     rows = tuple({key: getattr(each, key) for key in columns} for each in found)
-    chart = Chart(
-        ("figure",),
-        ("computed", "utilization"),
-        ("published", "utilization"),
-        "Gbit/s of a site's link, one direction",
-        "compute utilisation",
-    )
-    return Report("Bandwidth, published and computed", columns, rows, notes=notes, chart=chart)
+    return Report("Bandwidth, published and computed", columns, rows, notes=notes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import UNDRAWN, Chart, Report, percent, picture, show, words
+from atoll_cli.simulate.output import Report, percent, show, words
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.goodput import Case
@@ -33,7 +33,6 @@ OPTIONS = (
     Option("--repair", "T", seconds(zero=True), "from an interruption until the hardware is back"),
     Option("--days", "D", number(0, 36_525, above=True), "to simulate, eight times over", default="1"),
     Option("--seed", "S", count(0, 2**53 - 1), "of the random numbers", default="0"),
-    Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
 
 RECOVERY = {"notice": "notice", "resize": "pause", "patience": "patience", "repair": "repair"}
@@ -49,7 +48,6 @@ def answer(found: Values) -> Report:
     if found["method"] is None and found["chips"] is None and found["learners"] is None:
         refuse(found, ("quorum",), "--learners is wanted with it")
         return _published(found)
-    refuse(found, ("plot",), UNDRAWN)
     method = found["method"] or "decoupled"
     for name, methods in USED_BY.items():
         if method not in methods:
@@ -128,9 +126,6 @@ def _published(found: Values) -> Report:
             f"{len(every)} published cells: mean error {fmean(every):.1f} points, largest {max(every):.1f}; of the "
             f"{len(predicted)} that calibrate nothing: {fmean(predicted):.1f} and {max(predicted):.1f}.",
             f"One set of constants for every cell, times in seconds: {show('constants', rows[0]['constants'])}.",
-        ),
-        chart=Chart(
-            ("method", "learners"), ("chips", "goodput"), ("chips", "published_goodput"), "chips", "goodput"
         ),
     )
 

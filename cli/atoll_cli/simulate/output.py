@@ -1,4 +1,4 @@
-"""Prints an answer as a table or as JSON, and draws a plot. `FORMS` says how figures are formatted."""
+"""Prints an answer as a table or as JSON. `FORMS` says how figures are formatted."""
 
 from __future__ import annotations
 
@@ -6,28 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from atoll_cli.arguments import new_file
-from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 
-PICTURES = (".png", ".pdf", ".svg")
-UNDRAWN = "only the published table is drawn"
 DAYS_OF_NEVER = 36_525
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Computed lines and published points, with a colour for each value of the keys `by`. Pairs of keys are x and y."""
-
-    by: tuple[str, ...]
-    computed: tuple[str, str]
-    published: tuple[str, str]
-    x_label: str
-    y_label: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +28,6 @@ class Report:
     """Lines below the table: constants, mean errors, what was assumed."""
     document: Row | None = None
     """The object to print as JSON instead of the rows."""
-    chart: Chart | None = None
 
 
 def percent(value: float) -> str:
@@ -63,7 +46,7 @@ def duration(value: float) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 FORMS: Mapping[str, Callable[[float], str]] = {
@@ -97,7 +80,8 @@ def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> st
     if isinstance(value, Mapping):
         return ", ".join(f"{words(name)} {show(name, each, form)}" for name, each in value.items()) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return " to ".join(show(key, each, form) for each in value)
+        between = ", " if any(isinstance(each, str) for each in value) else " to "
+        return between.join(show(key, each, form) for each in value) or "none"
     return str(value)
 
 
@@ -108,45 +92,10 @@ def grid(rows: Sequence[Row], columns: Sequence[str]) -> str:
     )
 
 
-def picture(option: str, text: str) -> Path:
-    """A file for a plot. It is refused before the simulation if it could not be written afterwards."""
-    path = new_file(option, text)
-    if path.suffix not in PICTURES:
-        raise UsageError(f"{option} {text!r}: a name that ends in {', '.join(PICTURES)} is wanted")
-    return path
-
-
-def deliver(report: Report, *, as_json: bool, plot: Path | None = None) -> None:
-    """Prints the table, or JSON, and draws the plot, if the report has a chart. Raises `CommandError`: the plot cannot
-    be written."""
-    if plot is not None and report.chart is not None:
-        try:
-            _draw(report, report.chart, plot)
-        except OSError as error:
-            raise CommandError(f"--plot {str(plot)!r}: {error.strerror or error}") from error
+def deliver(report: Report, *, as_json: bool) -> None:
+    """Prints the table, or JSON."""
     if as_json:
         for row in report.rows if report.document is None else (report.document,):
             sys.stdout.write(json.dumps(row, allow_nan=False) + "\n")
         return
     print("\n".join((report.title, *report.above, grid(report.rows, report.columns), *report.notes)))
-
-
-def _draw(report: Report, chart: Chart, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    lines: dict[str, list[Row]] = {}
-    for row in report.rows:
-        if row[chart.computed[1]] is not None:
-            lines.setdefault(", ".join(show(key, row[key]) for key in chart.by), []).append(row)
-    for number, (name, rows) in enumerate((name, rows) for name, rows in lines.items() if len(rows) > 1):
-        for (x, y), style, label in ((chart.computed, "-", name), (chart.published, "o", None)):
-            points = [(row[x], row[y]) for row in rows if None not in (row[x], row[y])]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, color=f"C{number}", label=label)
-    axes.set(xscale="log", ylim=(0, 1.03), xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.set_title(f"{report.title} (points: published)", fontsize="medium")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
-    figure.savefig(path, dpi=150)
