@@ -23,6 +23,7 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import LossNotFinite
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.simulate.shard import Stalled
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
@@ -112,7 +113,9 @@ class Dawdling(Attacker):
     """It reports that each step takes two hours."""
 
     def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
-        super().report(step, steps, tokens, loss, SLOW_SECONDS)
+        super().report(step, steps, tokens, loss, step_seconds)  # its own policy knows its pace
+        with self._signals.changing():
+            self._sessions[COORDINATOR].report(step, steps, tokens, loss, SLOW_SECONDS)
 
 
 class Opposed(Attacker):

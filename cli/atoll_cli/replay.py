@@ -41,6 +41,8 @@ def run_replay(options: argparse.Namespace) -> int:
 
     if options.check is None and options.step is not None:
         raise UsageError("--step goes with --check")
+    if options.print and options.check is not None:
+        raise UsageError("--print goes without --check")
     if options.print:
         for path in options.tapes:
             for record in records(path):

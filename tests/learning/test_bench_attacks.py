@@ -36,6 +36,10 @@ def test_what_one_learner_sends_wrong_is_refused_and_costs_no_more_than_its_work
     assert loss == pytest.approx(clean, rel=0.1)
 
 
+def test_reports_of_slow_steps_change_nothing_for_the_others(setting, clean) -> None:
+    assert attacks.train(setting, "slow", 0) == (pytest.approx(clean, rel=1e-6), 0, 0)
+
+
 def test_without_the_guard_the_attack_shows(setting, clean) -> None:
     """The measure can tell: the same attack, nothing refused."""
     open_to_all = replace(setting, outer=setting.outer.model_copy(update={"guard": False}))

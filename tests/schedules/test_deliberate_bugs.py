@@ -17,7 +17,7 @@ from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.coordinator import Coordinator, Follower
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
+from atoll_runtime.protocol.effects import Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.ledger import REFUSED, Account, Span
@@ -33,7 +33,6 @@ from atoll_runtime.protocol.versions import Versions
 from atoll_runtime.syncer import journal, records
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.state import Parts
 
 SEED = 700
@@ -78,12 +77,12 @@ replaced(
 replaced("shard 0 forgets its clock", 710, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
 replaced("bytes of a push that breaks are not given back", 702, (Parts, "unreserve", nothing))
-replaced("a shard waits for a unit that shard 0 says is silent", 704, (Rounds, "hush", nothing))
+replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))
 replaced(
     "a silent unit is waited for as long as it is connected",
-    700,
+    731,
     (Roster, "expire", nothing),
-    (Service, "_take", nothing),
+    (Roster, "ends", math.inf),
 )
 released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
 replaced("what is carried over is released with its round", 705, released_whole)
@@ -93,6 +92,10 @@ replaced("claims are not checked", 746, (claims, "impossible", lambda *facts, **
 replaced("honest steps are taken for impossible", 703, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 706, (Norms, "outliers", lambda self, found, units: {}))
 replaced("what came early keeps memory that a due round needs", 724, (Rounds, "_make_room", nothing))
+ahead = property(lambda self: self.may_open(self.following))
+replaced("a shard keeps its own clock when shard 0 is away", 700, (Follower, "opens", ahead))
+part_of_tokens = property(lambda self: self.rounds.tokens)
+replaced("the tokens of each fragment count towards the target", 700, (Syncer, "tokens", part_of_tokens))
 lives_alike = property(lambda self: "", nothing)
 replaced("answers to an earlier life of a shard are taken", 781, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
@@ -124,17 +127,6 @@ def a_merge_is_acknowledged_before_the_journal_has_it(patch: Patch) -> None:
 
 
 @bug(700)
-def a_merge_is_broadcast_when_it_is_handed_to_the_disk(patch: Patch) -> None:
-    real = Rounds.write
-
-    def write(self: Rounds, held: Any, record: Any) -> None:
-        real(self, held, record)
-        self.effects.append(Publish(held.id.fragment, held.id.step))
-
-    patch.setattr(Rounds, "write", write)
-
-
-@bug(700)
 def a_record_is_written_and_not_synced(patch: Patch) -> None:
     def append(self: Journal, file: int, head: bytes, *arrays: memoryview) -> None:
         records.append(self._disk, file, head, *arrays)
@@ -142,25 +134,6 @@ def a_record_is_written_and_not_synced(patch: Patch) -> None:
             self._disk.sync(file)
 
     patch.setattr(Journal, "_append", append)
-
-
-@bug(700)
-def a_new_file_is_not_synced(patch: Patch) -> None:
-    real_open, real_sync, fresh = Mount.open, Mount.sync, set()
-
-    def opened(self: Mount, path: Any, *, new: bool = False) -> int:
-        file = real_open(self, path, new=new)
-        (fresh.add if new else fresh.discard)((self, file))
-        return file
-
-    def sync(self: Mount, file: int) -> None:
-        if (self, file) in fresh:
-            fresh.discard((self, file))
-        else:
-            real_sync(self, file)
-
-    patch.setattr(Mount, "open", opened)
-    patch.setattr(Mount, "sync", sync)
 
 
 @bug(725)
@@ -271,17 +244,6 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
             real(self, held, why, now)
 
     patch.setattr(Rounds, "_again", again)
-
-
-@bug(705)
-def what_is_carried_over_is_not_released_when_it_is_merged(patch: Patch) -> None:
-    real = Rounds.write
-
-    def write(self: Rounds, held: Any, record: Any) -> None:
-        real(self, held, record)
-        self.effects[:] = [each for each in self.effects if not (isinstance(each, Release) and each.unit)]
-
-    patch.setattr(Rounds, "write", write)
 
 
 @bug(701)
@@ -428,17 +390,6 @@ def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     patch.setattr(Link, "announced", lambda self, p, version, least: real(self, p, version, version))
 
 
-@bug(706)
-def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
-    real = Rounds._refuse
-
-    def refuse(self: Rounds, held: Any, name: str, anchor: int, why: str) -> None:
-        if name not in held.contributions.members:
-            real(self, held, name, anchor, why)
-
-    patch.setattr(Rounds, "_refuse", refuse)
-
-
 @bug(707)
 def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
     real = Account.refuse
@@ -458,14 +409,6 @@ def a_round_is_closed_as_soon_as_it_has_its_quorum(patch: Patch) -> None:
         return -math.inf if self.quorate else real(self, awaited, ending)
 
     patch.setattr(Round, "until", until)
-
-
-@bug(701)
-def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
-    patch.setattr(restoring, "Follower", Coordinator)
-    patch.setattr(Syncer, "coordinates", True)
-    news = property(lambda self: self.standing if self.rules.shard else self.orders)
-    patch.setattr(Coordinator, "news", news)
 
 
 @bug(700)

@@ -66,7 +66,7 @@ def test_a_unit_that_reports_to_another_shard_than_shard_0_sets_no_pace_there(
     monkeypatch.setattr(SyncerClient, "report", everywhere)
     world.run_for(20.0)
     process = world.shards[1].process
-    assert process is not None and process.machine.rounds.slowest < 2.0
+    assert process is not None and 0.9 < process.machine.rounds.slowest < 2.0
 
 
 def test_a_seed_is_the_same_schedules_in_every_process() -> None:

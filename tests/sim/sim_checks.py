@@ -53,6 +53,9 @@ class Checks:
         """The highest step that each shard's clock has shown in any of its processes."""
         self._announced: dict[str, Orders] = {}
         """The latest decisions that shard 0 has sent to another shard, by lineage of shard 0."""
+        self._clock = 0
+        """The highest step that shard 0 has sent to another shard: its clock's, or a cut's, from which one that has
+        lost its volume goes on."""
         self._turns: dict[tuple[ShardProcess, RoundId, Part], float] = {}
         """For each header that a round has taken, the largest turn that its shard knew for the unit at that time."""
         self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
@@ -131,6 +134,9 @@ class Checks:
                         raise Violation(
                             f"{process}: {round_id} waits for {unit}, which shard 0 says is silent"
                         )
+                    until = machine.units[unit].until(machine.rules.silent_after)
+                    if until is None or until < self._world.now:
+                        raise Violation(f"{process}: {round_id} waits for {unit}, which is silent")
                 case Merge():
                     self.frozen(process, effect)
                 case Publish(p, version):
@@ -141,6 +147,8 @@ class Checks:
                     self.noted(process, entry)
         if machine.step < self._steps[s]:
             raise Violation(f"{process}: the clock goes back to {machine.step}")
+        if s != COORDINATOR and machine.step > self._clock:
+            raise Violation(f"{process}: step {machine.step}, and shard 0 has told {self._clock}")
         self._steps[s] = machine.step
         self._furthest[s] = max(machine.step, self._furthest.get(s, 0))
         for unit in machine.units.values():
@@ -164,6 +172,7 @@ class Checks:
 
     def announced(self, process: ShardProcess, orders: Orders) -> None:
         """Shard 0 sends another shard its decisions. From now on it must not forget them."""
+        self._clock = max(self._clock, orders.step, orders.cut.step)
         known = self._announced.setdefault(process.lineage, orders)
         self._announced[process.lineage] = replace(
             orders,
@@ -376,14 +385,6 @@ class Checks:
             here = here.parent
         return not before.ends.get(unit.who)
 
-    def left(self, unit: UnitProcess) -> None:
-        """A unit ends. It must have stepped at its own pace, whatever the syncer did."""
-        steps = (self._world.now - unit.began - unit.hung) / unit.island.pace
-        hangs = unit.slot.hung_until > self._world.now
-        least = 1.001 + unit.frozen / unit.island.pace
-        if unit.begun and not hangs and not steps - least <= unit.steps <= steps + 0.001:
-            raise Violation(f"{unit}: {unit.steps} steps in the time of {steps:.1f}")
-
     # cuts
 
     def whole(self, cut: WholeCut) -> None:
@@ -523,11 +524,13 @@ class Checks:
         """A final cut is complete. Shard 0, which completed it, must be at its target."""
         process = self._world.shards[COORDINATOR].process
         if process is not None and process.driver is not None:
-            target = process.machine.rules.target_steps
-            if target is not None and process.machine.step < target:
-                raise Violation(
-                    f"{process}: final cut {step} at {process.machine.step}, the target is {target}"
-                )
+            machine = process.machine
+            target, tokens = machine.rules.target_steps, machine.rules.target_tokens
+            if target is not None and machine.step < target:
+                raise Violation(f"{process}: final cut {step} at {machine.step}, the target is {target}")
+            merged = sum(sum(value.merged.values()) for value in process.memory)
+            if tokens is not None and merged < tokens * len(machine.rounds.owned):
+                raise Violation(f"{process}: final cut {step}: {merged} tokens, the target is {tokens}")
 
     def _final(self, process: ShardProcess) -> None:
         """The final cut must hold what the shard holds, and no tokens may be in flight."""

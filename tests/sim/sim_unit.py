@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SEED_SECONDS = 0.5
 WELCOME_SECONDS = 5.0
 LOOK_SECONDS = 0.1
+SEQUENCES = 3
+"""By which a step moves a unit's place in the data."""
 DEVICES = 2
 """Devices of each host."""
 
@@ -77,8 +79,7 @@ class UnitProcess(Process):
         self.hosts: list[Host] = []
         self.begun, self.began = False, 0.0
         """Whether it trains, and since when."""
-        self.steps, self.hung, self.frozen = 0, 0.0, 0.0
-        """Inner steps, and the seconds for which it hung, or was frozen."""
+        self.steps = 0
 
     def __str__(self) -> str:
         return f"{self.slot.name}.{self.incarnation}"
@@ -99,7 +100,6 @@ class UnitProcess(Process):
     def end(self) -> None:
         """End the incarnation. Its sessions break, but what it sent may still arrive."""
         self.world.log(f"{self} ends")
-        self.world.checks.left(self)
         self.slot.processes.remove(self)
         self.kill()
 
@@ -135,7 +135,6 @@ class UnitProcess(Process):
     async def _hang(self) -> None:
         """Prolong the step in which the unit hangs. Its client serves its sessions meanwhile."""
         while (seconds := self.slot.hung_until - self.world.now) > 0:
-            self.hung += seconds  # counted before the wait, for a unit that is killed at the end of it
             await asyncio.sleep(seconds)
 
     def _begin(self) -> Ending:
@@ -201,6 +200,11 @@ class Host(BlankIsland):
         many = 1000 * offer.tokens
         told = replace(offer, tokens=many, trained=offer.trained + many)
         self._contribute(number, ask, codec, body, told, step, cursor)
+
+    # as `Batches`
+
+    def take(self, timeout: float) -> Any:
+        return SimpleNamespace(tokens=None, cursor=self.cursor + SEQUENCES)
 
     # as `Fragments`
 

@@ -101,6 +101,12 @@ def test_nothing_is_gone_where_the_units_were_written_after_their_run(atoll_on) 
     assert json.loads(out)["gone"] == account(0, 0) | {"balance": 0}
 
 
+def test_tokens_with_another_fate_in_the_newer_ledger_of_the_run_leave_no_imbalance(atoll_on) -> None:
+    newer = account(80_008_080, 80_006_804, 80, Missed=1196)  # 80 more were trained, 804 more merged
+    found = json.loads(atoll_on(listing(own=newer), "ledger", "demo", "--json")[1])
+    assert found["gone"] == account(804, 804) | {"balance": 0}
+
+
 @pytest.mark.parametrize(
     ("run", "says"),
     [

@@ -11,7 +11,7 @@ from lone_shard import LONE, Story, joined, reported
 from sim_network import NOTICE_SECONDS
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
-from sim_unit import UnitProcess
+from sim_unit import SEQUENCES, UnitProcess
 from sim_values import Value
 from sim_world import World
 
@@ -102,8 +102,10 @@ def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was
     unit = shard(w).machine.units["u1"]
     merged = unit.merged_step
     assert 0 < merged <= trained // 10 and unit.account.past == 0
+    assert unit.merged_cursor == SEQUENCES * merged
     w.units[1].start()
     until(w, lambda: newest(w, 1).steps == 2)
+    assert newest(w, 1).hosts[0].cursor == SEQUENCES * (merged + 3)  # with the step that it makes now
     assert unit.account.past == unit.past_steps * 10 > 0
     assert unit.contributions == 0
     until(w, lambda: unit.step == merged + 2)

@@ -254,6 +254,8 @@ def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
     assert told["identical"] is True and tape["torn"] == tape["gaps"] == tape["restarts"] == 0
     assert tape["merges"] == merges > 10 and tape["step"] == finished.machine.step
     assert tape["versions"] == list(finished.driver.state.versions) and tape["units"] == {"a": 1, "b": 2}
+    assert main(["replay", folder, "--print", "--check", f"file://{folder}"]) == 2
+    assert "--print goes without --check" in capsys.readouterr().err
     assert main(["replay", folder, "--print"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["kind"] == "Opening" and lines[0]["machine"]["kind"] == "Coordinator"
@@ -297,6 +299,7 @@ def test_what_differs_is_named_with_its_place_and_ends_with_1(
         assert main(["replay", str(path)]) == 1
         said = capsys.readouterr().out
         assert f"DIFFERENCE: {path.name}, byte " in said and named in said, change.__name__
+        assert change is not other_bits or "\n  3 merges computed again" in said
 
 
 def test_a_damaged_byte_before_the_last_record_is_refused(
@@ -411,6 +414,19 @@ def test_a_slow_volume_never_blocks_the_run_and_leaves_a_gap(
     found = replays(shard, segments(tmp_path)[1])
     assert found.gaps == 1 and found.merges > 0
     assert replays(shard).gaps == 1
+
+
+def test_a_snapshot_that_waits_for_a_slow_volume_leaves_no_gap(
+    begin: Begin, slow: Volume, eventually: Callable[..., Any]
+) -> None:
+    shard = begin(backlog=8_000, disk=slow).run(2)
+    assert shard.tape._waiting > 8_000
+    slow.mended.set()
+    while not shard.machine.final:
+        eventually(lambda: shard.tape._waiting == 0)
+        shard.run(1)
+    shard.tape.close()
+    assert replays(shard).gaps == 0
 
 
 def test_a_volume_that_fails_ends_the_tape_with_one_warning_and_not_the_run(

@@ -206,7 +206,7 @@ class Player(Replay):
         found = None if held is None else sums(held)
         self._compare(f"checksums of Θ and momentum after the merge of {round_id}", recorded, found)
         self._known[round_id.fragment, round_id.step] = recorded
-        self.merges += 1
+        self.merges += self.difference is None
 
     def _persist(self, round_id: RoundId) -> None:
         if self.depth == "Contributions":

@@ -49,7 +49,7 @@ LIMITS: dict[TapeDepth, int] = {"Decisions": 128 << 20, "Contributions": 4 << 30
 SEGMENTS = 4
 """A segment is full when its records after the snapshot take a quarter of the limit."""
 BACKLOG = 256 << 20
-"""Bytes that may wait for the disk, plus one record. Beyond that, records are left out."""
+"""Bytes that may wait for the disk, plus one record and one snapshot. Beyond that, records are left out."""
 CLOSE_SECONDS = 10.0
 PATTERN = "tape-*.atl"
 """Names of segments. Their numbers have eight digits, so they are in the order of their names."""
@@ -118,6 +118,8 @@ class Tape:
                 *(size, self._limit, self._limit // SEGMENTS),
             )
             self._depth = "Decisions"
+        if self._depth == "Contributions":
+            self._backlog += size
         self._thread = threading.Thread(target=self._write, name="tape", daemon=True)
         self._thread.start()
         self._open("Started")
