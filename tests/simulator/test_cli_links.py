@@ -77,9 +77,14 @@ def test_the_interval_that_a_slow_link_is_advised_carries_every_round(fragments:
     assert replace(asked, outer=longer).need_gbps(used) <= 0.5
 
 
-def test_a_run_goes_on_after_an_outage_that_is_longer_than_the_run(ask: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [(2100,), (2600, 5100)], ids=["of one unit", "of one unit after the other"])
+def test_a_run_goes_on_after_outages_that_are_longer_than_the_run(
+    ask: Any, tmp_path: Path, ends: tuple[int, ...]
+) -> None:
     outages = tmp_path / "outages.json"
-    outages.write_text(json.dumps([{"unit": 0, "from": 100, "until": 2100}]))
+    begins = (100, *ends)
+    spans = [{"unit": n, "from": begins[n], "until": end} for n, end in enumerate(ends)]
+    outages.write_text(json.dumps(spans))
     asked = ("--links", "5,5", "--quorum", "2", "--steps", "48", "--outages", outages)
     assert [unit["rounds"] for unit in ask("links", *asked)[0]["units"]] == [24, 24]
 

@@ -16,10 +16,11 @@ from pages import blocks
 from refusals import patched
 
 from atoll_cli.__main__ import main
+from atoll_cli.simulate.admission import faults
 from atoll_cli.simulate.plan import too_small
 from atoll_cli.simulate.planview import report
 from atoll_cli.simulate.runfile import read_run
-from atoll_operator.plan.pods.topology import GENERATIONS
+from atoll_operator.plan.pods.topology import GENERATIONS, chips_of, generation_of
 from atoll_runtime.contract import TargetSpec
 from atoll_runtime.simulate.planner.merging import on_their_links
 from atoll_runtime.simulate.planner.needs import CHIPS
@@ -120,6 +121,20 @@ def test_a_task_of_the_users_own_has_to_be_importable_here_too(refused: Any) -> 
     assert "spec.model.task: 'flax_task:LanguageTask'" in error and "PYTHONPATH" in error
 
 
+def test_more_shards_than_a_task_has_pieces_are_refused(
+    tmp_path: Path, refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small_task.py").write_text(
+        "import numpy as np\n"
+        "class Task:\n"
+        "    def init(self, rng): return {'w': np.zeros((2, 2), np.float32)}\n"
+        "    def loss(self, params, batch, rng): return params['w'].sum()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sharded = {"spec.model": {"task": "small_task:Task"}, "spec.outer.fragments": 1, "spec.syncer.shards": 8}
+    assert "spec.syncer.shards: 8 does not fit" in refused("plan", changed(tmp_path, sharded))
+
+
 def test_a_run_is_read_by_the_operators_own_models_and_shared_out_as_the_operator_does(
     tmp_path: Path,
 ) -> None:
@@ -197,6 +212,16 @@ def test_an_interval_that_takes_hours_to_simulate_on_its_links_is_refused(
     assert "spec.outer.interval: 10000: 2,600,000 inner steps of all units" in told
 
 
+def test_links_that_take_hours_to_simulate_or_carry_no_version_are_refused(
+    tmp_path: Path, refused: Any
+) -> None:
+    many = changed(tmp_path, {"spec.pools.0.units": 12, "spec.outer.interval": 100}, MIXED)
+    told = refused("plan", many, "--link-gbps", "0.0012", "--step-time", "1s")
+    assert "562,456 inner steps of all units" in told and "spec.pools[].link or --link-gbps" in told
+    told = refused("plan", MIXED, "--link-gbps", "0.001")
+    assert "spec.pools[].link or --link-gbps '0.001': a whole version takes 662 s and is given up" in told
+
+
 def test_a_link_that_carries_too_little_for_a_quorum_is_named_with_its_pool(
     tmp_path: Path, refused: Any
 ) -> None:
@@ -223,16 +248,54 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     said = "\n".join(report(plan).above)
     assert "MEMBER SHARE" in said
     assert "v5e: its link does not carry every round. What would: communication.codec: int4" in said
-    _, planned = read_run(changed(tmp_path, run | {"spec.communication": {"codec": "bf16"}}, MIXED))
-    links = on_their_links(planned, Assumptions(link_gbps=100.0))
-    slow = links.pop("v5e")
-    assert slow["link_gbps"] == 0.6  # a pool's own link counts
-    rounds = math.ceil(slow["need_gbps"] / slow["link_gbps"])  # a member of one in so many, docs/protocol.md
-    assert slow["codec"] == "bf16" and rounds == 2
-    assert 0.9 / rounds <= slow["member_share"] < 1.0
-    assert 0.9 / rounds <= slow["merged_share"] <= 1.0
-    assert slow["advice"].startswith("communication.codec: int")
-    assert [link["member_share"] for link in links.values()] == [1.0, 1.0]
+    for one_codec, field in (
+        ({"spec.communication.codec": "bf16"}, "communication.codec"),
+        ({"spec.recovery.audit": 200}, "outer.codec"),
+    ):
+        _, planned = read_run(changed(tmp_path, run | one_codec, MIXED))
+        links = on_their_links(planned, Assumptions(link_gbps=100.0))
+        slow = links.pop("v5e")
+        assert slow["link_gbps"] == 0.6  # a pool's own link counts
+        rounds = math.ceil(
+            slow["need_gbps"] / slow["link_gbps"]
+        )  # a member of one in so many, docs/protocol.md
+        assert slow["codec"] == "bf16" and rounds == 2
+        assert 0.9 / rounds <= slow["member_share"] < 1.0
+        assert 0.9 / rounds <= slow["merged_share"] <= 1.0
+        assert slow["advice"].startswith(f"{field}: int")
+        assert [link["member_share"] for link in links.values()] == [1.0, 1.0]
+
+
+FLEX = {"topology": "2x2", "units": 32, "capacity": "FlexStart"}
+WIDE = {"layers": 4, "width": 1024, "heads": 16, "kvHeads": 16, "hidden": 4096}
+
+
+@pytest.mark.parametrize(
+    ("patch", "options"),
+    [
+        ({"spec.communication.codec": "bf16"}, ("--step-time", "1s", "--link-gbps", "0.05")),
+        ({f"spec.pools.0.{key}": value for key, value in FLEX.items()}, ()),
+        ({"spec.model": {"dimensions": WIDE}, "spec.inner.mesh.tensor": 16}, ("--mtbi", "2h")),
+    ],
+    ids=["one codec for all", "FlexStart", "mesh"],
+)
+def test_the_best_choice_is_one_that_the_api_server_accepts(
+    tmp_path: Path, ask: Any, patch: dict[str, Any], options: tuple[str, ...]
+) -> None:
+    path = changed(tmp_path, patch)
+    best = ask("plan", path, *options)[0]["choice"]
+    fields = {"interval": "H", "fragments": "P", "overlap": "tau", "codec": "codec"}
+    chosen = {f"spec.outer.{field}": best[key] for field, key in fields.items()}
+    chosen |= {"spec.quorum.min": best["K"], "spec.pools.0.units": best["M"]}
+    generation = generation_of("tpu-v6e-slice")
+    slices = [
+        {"spec.pools.0.topology": topology, "spec.pools.0.machineType": machine.name}
+        for topology in generation.topologies()
+        for machine in generation.machines_of(topology)
+        if chips_of(topology) == best["chips_per_unit"]["v6e"]
+    ]
+    manifest = patched(yaml.safe_load(path.read_text()), chosen)
+    assert [] in [faults(patched(manifest, each)) for each in slices], best
 
 
 def test_a_wrong_field_is_one_line_with_its_path(tmp_path: Path, refused: Any) -> None:

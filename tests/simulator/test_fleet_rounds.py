@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
-from atoll_runtime.simulate.fleet.rounds import outcome
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+from atoll_runtime.simulate.eventloop import Process
+from atoll_runtime.simulate.fleet.rounds import World, outcome
 from atoll_runtime.simulate.fleet.scenario import (
     DRIFT_STEPS,
     Scenario,
@@ -20,8 +22,10 @@ from atoll_runtime.simulate.fleet.scenario import (
     drift,
     waiting_goodput,
 )
-from atoll_runtime.simulate.network import Wire
+from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Stalled
+from atoll_runtime.transport.messages import FetchRequest
+from atoll_runtime.transport.transport import TransportError
 
 MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)
 
@@ -101,6 +105,22 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
     both = replace(scenario(quorum=2, steps=60), units=(Unit(1.0), cut_off))
     with pytest.raises(Stalled, match=r"the clock stands at 4\d of 60 steps"):
         outcome(both, 0)
+
+
+def test_a_fetch_ends_at_the_deadline_of_a_transfer() -> None:
+    world, ended = World(scenario(1.0, fragments=1, interval=50, steps=700)), list[float]()
+    host = Process(world.loop)
+    network = SimNetwork(host, world.shard, Wire(700.0, codec="bf16"))
+    request = FetchRequest(unit="a", incarnation=1, fragment=0, version=0, start=0, stop=1, codec="bf16")
+
+    async def fetch() -> None:
+        with pytest.raises(TransportError):
+            await network.fetch(request, lambda: None)
+        ended.append(world.loop.now)
+
+    world.loop.plan(1.0, host, host.spawn, fetch())
+    assert len(list(world.merges())) == 14
+    assert ended == [1.0 + TRANSFER_SECONDS]
 
 
 def test_a_drawn_pace_lasts_and_its_spread_is_the_one_asked_for() -> None:

@@ -137,6 +137,8 @@ def test_the_link_carries_the_largest_fragment_in_the_time_it_has() -> None:
     assert link.gbps_peak == pytest.approx(largest * 16 / 2.0 / 1e9)
     assert link.gbps_mean == pytest.approx(RUN.parameters * 16 / 24 / 1e9)
     assert link.gbps_link >= max(link.gbps_peak, link.gbps_mean)
+    int4 = link_need(replace(RUN, communication=CommunicationSpec(codec="int4")), 1.0)
+    assert int4.gbps_mean == pytest.approx(RUN.parameters * 4.25 / 24 / 1e9)
 
 
 def test_the_first_target_to_be_reached_ends_the_run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -126,6 +125,19 @@ def answer(found: Values) -> Report:
     )
 
 
+def in_time(option: str, asked: Links) -> None:
+    """Raises `UsageError` if a quorum needs links that are too slow for whole versions. `option` sets links."""
+    from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+
+    least = asked.quorum_gbps(asked.gbps)
+    if (longest := asked.version_seconds(least)) > TRANSFER_SECONDS:
+        raise UsageError(
+            f"{option} '{least:g}': a whole version takes {longest:.0f} s and is given up after "
+            f"{TRANSFER_SECONDS:g}, so no quorum is reached; "
+            f"{math.ceil(1000 * least * longest / TRANSFER_SECONDS) / 1000} or more is wanted"
+        )
+
+
 def affordable(steps: int, every: float, others: str = "") -> None:
     """Raises `UsageError` if `every`, the inner steps of all units, would take hours."""
     if every > MOST_STEPS:
@@ -137,25 +149,12 @@ def affordable(steps: int, every: float, others: str = "") -> None:
 
 def _check(asked: Links) -> None:
     """Raises `UsageError` for values that do not fit together."""
-    from atoll_runtime.protocol.rules import TRANSFER_SECONDS
-
     units, quorum = len(asked.gbps), asked.quorum.min
     if units > MOST_UNITS:
         raise UsageError(f"--links: {units} units; at most {MOST_UNITS} are taken")
     if quorum > units:
         raise UsageError(f"--quorum '{quorum}': at most the {counted(units, 'unit')} of --links is wanted")
-    least = sorted(asked.gbps)[-quorum]
-    longest = asked.body_seconds(least)
-    if longest > TRANSFER_SECONDS:
-        given_up = f"is given up after {TRANSFER_SECONDS:g}, so no quorum is reached"
-        why = f"a contribution takes {longest:.0f} s and {given_up}"
-        wanted = math.ceil(1000 * least * longest / TRANSFER_SECONDS) / 1000
-        if wanted > MOST_GBPS:
-            most = math.floor(asked.params * TRANSFER_SECONDS / longest)
-            raise UsageError(
-                f"--params '{asked.params:g}': {why}; at most {most} with a link of {least:g} Gbit/s"
-            )
-        raise UsageError(f"--links '{least:g}': {why}; {wanted} or more is wanted")
+    in_time("--links", asked)
     outer = asked.outer
     count(1, outer.interval)("--fragments", str(outer.fragments))
     count(1, outer.interval)("--overlap", str(outer.overlap))
@@ -163,16 +162,5 @@ def _check(asked: Links) -> None:
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")
-
-    # Units train while a round takes longer than a step, and while too few of them have a link.
-    def steps(links: Sequence[float]) -> float:
-        """The steps that each unit makes if these links carry the rounds."""
-        if len(links) < quorum or (body := asked.body_seconds(sorted(links)[-quorum])) > TRANSFER_SECONDS:
-            return math.inf
-        return asked.steps * max(1.0, body * outer.fragments / outer.interval / step, 2 * asked.delay / step)
-
-    step = max(asked.step_seconds)
-    cut = max((sum(last - first for first, last in spans) for spans in asked.outages.values()), default=0.0)
-    whole = [gbps for unit, gbps in enumerate(asked.gbps) if unit not in asked.outages]
-    each = min(steps(asked.gbps) + cut / step, steps(whole))
-    affordable(asked.steps, units * each, ", a longer --step-time or less --delay and --outages")
+    others = ", a longer --step-time or less --delay and --outages"
+    affordable(asked.steps, asked.inner_steps(), others)

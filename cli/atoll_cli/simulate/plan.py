@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Read, Values, as_path, choice, count, number, seconds
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.links import MOST_STEPS
+from atoll_cli.simulate.links import MOST_STEPS, in_time
 from atoll_cli.simulate.output import Report
 from atoll_cli.text import amount
 
@@ -94,9 +94,9 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
 
 
 def _near(path: Path, planned: Run, assumed: Assumptions) -> None:
-    """Raises `UsageError` for pools whose steps take such different times, or an interval so long, that the simulation
-    would take hours."""
-    from atoll_runtime.simulate.planner.merging import link_steps
+    """Raises `UsageError` for pools whose steps take such different times, an interval so long or links so slow that
+    the simulation would take hours, and for links that carry no version."""
+    from atoll_runtime.simulate.planner.merging import links_of
     from atoll_runtime.simulate.planner.needs import step_of
 
     times = sorted((step_of(pool, planned, assumed).seconds, pool.name) for pool in planned.pools)
@@ -106,10 +106,15 @@ def _near(path: Path, planned: Run, assumed: Assumptions) -> None:
             f"{path}: a step takes {most:.3g} s in pool {slow!r} and {least:.3g} s in pool {fast!r}; at most "
             f"{MOST_APART:g} times as long is wanted: another spec.pools[].batch or --step-time"
         )
-    if (steps := link_steps(planned, assumed)) > MOST_STEPS:
+    if assumed.least_link(planned) is None:
+        return
+    asked = links_of(planned, assumed)
+    in_time(f"{path}: spec.pools[].link or --link-gbps", asked)
+    if (steps := asked.inner_steps()) > MOST_STEPS:
         raise UsageError(
             f"{path}: spec.outer.interval: {planned.outer.interval}: {steps:,.0f} inner steps of all units on their "
-            f"links; at most {MOST_STEPS:,} are simulated: a shorter interval is wanted"
+            f"links; at most {MOST_STEPS:,} are simulated: a shorter interval, or faster spec.pools[].link or "
+            "--link-gbps, is wanted"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from atoll_operator.api.group import RUN_KIND
 from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
-from atoll_operator.plan.pods.topology import chips_of, generation_of, slice_of
+from atoll_operator.plan.pods.topology import MAX_HOSTS, Generation, chips_of, generation_of, slice_of
 from atoll_runtime import model
+from atoll_runtime.contract import InnerSpec, MeshSpec
 from atoll_runtime.protocol.fragments import LayoutError
 from atoll_runtime.simulate.planner import run as planner
 
@@ -88,26 +89,25 @@ def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
         name=name,
         tensors=tensors,
         sequence_length=spec.data.sequence_length,
-        pools=tuple(
-            _pool(pool, units[pool.name], spec.inner.batch) for pool in spec.pools if units[pool.name]
-        ),
+        pools=tuple(_pool(pool, units[pool.name], spec.inner) for pool in spec.pools if units[pool.name]),
         outer=spec.outer,
         communication=spec.communication,
         quorum=spec.quorum,
         target=spec.target,
         checkpoint_steps=spec.checkpoint.interval_steps,
+        audit=spec.recovery.audit,
         seed=spec.recovery.seed,
         shards=spec.syncer.shards,
         tape=spec.syncer.tape,
     )
     try:
-        run.layout  # noqa: B018
+        run.shard_layouts  # noqa: B018
     except LayoutError as error:
         raise UsageError(f"{path}: spec.{error}") from error
     return run
 
 
-def _pool(pool: Pool, units: int, batch: int) -> planner.Pool:
+def _pool(pool: Pool, units: int, inner: InnerSpec) -> planner.Pool:
     slices = pool.slices_per_unit
     shape = slice_of(pool.accelerator, pool.topology, pool.machine_type)
     generation = generation_of(pool.accelerator)
@@ -116,10 +116,23 @@ def _pool(pool: Pool, units: int, batch: int) -> planner.Pool:
         generation="v5e" if generation.prefix.startswith("v5lite") else generation.prefix,
         units=units,
         chips=slices * shape.hosts * shape.chips_per_host,
-        batch=pool.batch or batch,
+        batch=pool.batch or inner.batch,
         link_gbps=pool.link,
-        sizes=tuple(
-            sorted({count * chips_of(each) for each in generation.topologies() for count in (1, slices)})
-        ),
+        sizes=tuple(sorted({*_sizes(pool, generation, inner.mesh)})),
         most_units=MAX_UNITS,
     )
+
+
+def _sizes(pool: Pool, generation: Generation, mesh: MeshSpec) -> Iterator[int]:
+    """The chips of each unit that the API server would accept in this pool."""
+    for topology in generation.topologies():
+        hosts = {machine.hosts(topology) for machine in generation.machines_of(topology)}
+        chips = chips_of(topology)
+        devices = chips * generation.devices_per_chip
+        if devices % mesh.tensor or (pool.capacity == "FlexStart" and 1 not in hosts):
+            continue
+        for slices in {1, pool.slices_per_unit}:
+            if devices * slices % (mesh.tensor * mesh.expert) == 0 and (
+                slices == 1 or 2 <= max(hosts) <= MAX_HOSTS // slices
+            ):
+                yield slices * chips

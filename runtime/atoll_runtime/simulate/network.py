@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.messages import Header, Hello
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.transport.chunks import Assembly, filled
@@ -216,7 +217,8 @@ class SimNetwork:
             whole = filled(body, head.size)
             self.served(server, head, whole)
             self.loop.plan(self.loop.now + self.delay(), self.client, answered)
-            await asyncio.sleep(self.fetch_seconds(request, head))
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                await asyncio.sleep(self.fetch_seconds(request, head))
             return head, whole
 
         return await self._call(server, serve)

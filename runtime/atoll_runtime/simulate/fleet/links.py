@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
-from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
-from atoll_runtime.simulate.fleet.rounds import World
+from atoll_runtime.protocol.communication import BITS, GOAL, Communication, Rules, streams
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+from atoll_runtime.simulate.fleet.rounds import MOST_LOAD, SLOWNESS, World, cut_off
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, clock_step
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
+from atoll_runtime.transport import codecs
 
 WARM_UP = 2
 """Intervals at the beginning that are not counted, because the links are not measured yet."""
@@ -34,6 +36,8 @@ class Links:
     communication: CommunicationSpec
     """The fixed settings; each unit chooses the rest."""
     quorum: QuorumSpec
+    audit: int | None = None
+    """Global steps between two audits; None: no audits."""
     delay: float = 0.0
     """Seconds, one way."""
     outages: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
@@ -46,9 +50,38 @@ class Links:
         """Seconds of a step of the syncer's clock."""
         return clock_step(self.step_seconds, self.outer)
 
-    def body_seconds(self, gbps: float) -> float:
-        """Returns the seconds of a contribution in the run's codec on a link of this rate."""
-        return self.params * BITS[self.outer.codec] / self.outer.fragments / (gbps * GIGA)
+    def body_seconds(self, gbps: float, codec: str) -> float:
+        """Returns the seconds of a fragment in this codec on a link of this rate."""
+        return self.params * BITS[codec] / self.outer.fragments / (gbps * GIGA)
+
+    def version_seconds(self, gbps: float) -> float:
+        """Returns the seconds of a whole version on a link of this rate. The first versions come whole, so no quorum is
+        reached without links that carry them in `TRANSFER_SECONDS`."""
+        return self.body_seconds(gbps, codecs.whole(self.outer.codec))
+
+    def quorum_gbps(self, gbps: Sequence[float]) -> float:
+        """Returns the Gbit/s of the slowest link that a quorum of these needs; 0 if they are too few."""
+        return sorted(gbps)[-self.quorum.min] if len(gbps) >= self.quorum.min else 0.0
+
+    def inner_steps(self) -> float:
+        """Returns about how many inner steps all units make. They train while a round takes longer than a step, and
+        while too few of them have a link."""
+        whole = [gbps for unit, gbps in enumerate(self.gbps) if unit not in self.outages]
+        waited = self._seconds(self.quorum_gbps(self.gbps)) + cut_off(self.outages.values())
+        seconds = min(waited, self._seconds(self.quorum_gbps(whole)))
+        return seconds * sum(1 / step for step in self.step_seconds)
+
+    def _seconds(self, gbps: float) -> float:
+        """Returns about how long a run takes whose quorum needs a link of this rate, at most until it has stalled;
+        infinite if the link carries no version."""
+        if not gbps or self.version_seconds(gbps) > TRANSFER_SECONDS:
+            return math.inf
+        rules = Rules(self.communication, self.outer.codec, self.audit is not None)
+        interval = self.outer.fragments * self.body_seconds(gbps, rules.modes[-1].push)
+        longest = SLOWNESS * MOST_LOAD * self.clock_seconds
+        return self.steps * max(
+            self.clock_seconds, min(interval / self.outer.interval, longest), 2 * self.delay
+        )
 
     def need_gbps(self, used: Communication) -> float:
         """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round: an interval
@@ -136,7 +169,8 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
 def _scenario(asked: Links) -> Scenario:
     units = []
     for i, (step, gbps) in enumerate(zip(asked.step_seconds, asked.gbps, strict=True)):
-        wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.outer.codec)
+        codec, outages = asked.outer.codec, tuple(asked.outages.get(i, ()))
+        wire = Wire(asked.body_seconds(gbps, codec), asked.delay, outages, codec)
         units.append(Unit(step, wire))
     work = MERGE_STEPS * asked.clock_seconds
     return Scenario(
@@ -146,6 +180,7 @@ def _scenario(asked: Links) -> Scenario:
         tuple(units),
         costs=Costs(merge=work, write=work),
         communication=asked.communication,
+        audit=asked.audit,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -37,7 +38,7 @@ from atoll_runtime.transport import codecs
 
 SLOWNESS = 8
 """A run has stalled when it takes more than this many times the time of its steps, or of the transfers of its slowest
-link, and in addition two round trips for each step and the finite outages of a link."""
+link, and in addition two round trips for each step and the finite outages of links."""
 MOST_LOAD = 12
 """Beyond this many times the time of its steps, transfers do not prolong it further."""
 TOKENS = 1000
@@ -106,6 +107,16 @@ class Learner(BlankIsland, Process):
         """See `Fragments`."""
 
 
+def cut_off(outages: Iterable[Iterable[tuple[float, float]]]) -> float:
+    """Returns the seconds in which at least one link has a finite outage. `outages`: begin and end of each, by link."""
+    seconds, until = 0.0, -math.inf
+    for first, last in sorted(itertools.chain.from_iterable(outages)):
+        if until < last < math.inf:
+            seconds += last - max(first, until)
+            until = last
+    return seconds
+
+
 class World:
     """One run of a scenario. Iterate over `merges` once; afterwards the other members hold the results."""
 
@@ -143,8 +154,7 @@ class World:
         load = body * outer.fragments / outer.interval / pace
         longest = SLOWNESS * self.scenario.steps * pace * min(max(load, 1.0), MOST_LOAD)
         longest += 4 * self.scenario.steps * max((wire.delay for wire in wires), default=0.0)
-        outages = (sum(last - first for first, last in wire.outages if last < math.inf) for wire in wires)
-        longest += max(outages, default=0.0)
+        longest += cut_off(wire.outages for wire in wires)
         for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.spawn, learner.train())
         yield from self.shard.until_end(longest)

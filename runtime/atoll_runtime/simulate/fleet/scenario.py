@@ -83,6 +83,8 @@ class Scenario:
     """Relative spread of a learner's pace."""
     costs: Costs = COSTS
     communication: CommunicationSpec = FIXED
+    audit: int | None = None
+    """Global steps between two audits. Nobody evaluates here, but units keep one codec. None: no audits."""
 
     @property
     def run(self) -> RunContract:
@@ -93,6 +95,7 @@ class Scenario:
             quorum=self.quorum,
             target=TargetSpec(global_steps=self.steps),
             checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=1_000_000),
+            audit=self.audit,
         )
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from atoll_runtime.contract import Codec
+from atoll_runtime.protocol.communication import carries
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.needs import CHIPS
 from atoll_runtime.simulate.planner.run import Assumptions, Run
@@ -48,7 +49,7 @@ def points_lost(run: Run) -> float:
     quorum = run.quorum
     waits = quorum.grace.fraction > 0 and quorum.grace.max_steps > 0  # for more than K units
     unsure = 0.0 if waits or run.units == 1 else (run.units - quorum.min) / (run.units - 1)
-    return units + ALONE * unsure + CODEC[run.outer.codec]
+    return units + ALONE * unsure + CODEC[run.codec]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def _values(knob: Knob, run: Run) -> Iterator[Run]:
                 yield split.turned(quorum=min(MOST_QUORUM, math.ceil(K * split.units / run.units)))
     elif knob == "codec":
         for codec in get_args(Codec):
-            if codec != outer.codec:
+            if codec != outer.codec and carries(run.communication.codec or "int4", codec):
                 yield run.turned(codec=codec)
     elif knob == "H":
         for H in INTERVALS:

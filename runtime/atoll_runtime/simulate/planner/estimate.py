@@ -139,7 +139,7 @@ def link_need(run: Run, step_seconds: float) -> Need:
         Traffic(
             params=run.parameters,
             step_seconds=step_seconds,
-            bits=BITS[run.outer.codec],
+            bits=BITS[run.codec],
             interval=run.outer.interval,
             fragments=run.outer.fragments,
             overlap=run.outer.overlap,

@@ -65,13 +65,20 @@ SAME = ("need_gbps", "codec", "period", "advice")
 """Figures that are reported of a pool's first unit, because all its units have the same link."""
 
 
-def link_steps(run: Run, assumed: Assumptions) -> float:
-    """Returns the inner steps of all units that `on_their_links` simulates."""
-    if assumed.least_link(run) is None:
-        return 0.0
-    clock = global_step(run, assumed)
-    paces = sum(clock / step_of(pool, run, assumed).seconds for pool in _simulated_units(run))
-    return LINK_INTERVALS * run.outer.interval * paces
+def links_of(run: Run, assumed: Assumptions) -> Links:
+    """Returns what `on_their_links` simulates."""
+    pools = _simulated_units(run)
+    quorum = math.ceil(run.quorum.min * len(pools) / run.units)
+    return Links(
+        gbps=[assumed.link_of(pool) or UNLIMITED_GBPS for pool in pools],
+        params=run.parameters,
+        step_seconds=[step_of(pool, run, assumed).seconds for pool in pools],
+        outer=run.outer,
+        communication=run.communication,
+        quorum=run.quorum.model_copy(update={"min": quorum}),
+        audit=run.audit,
+        steps=LINK_INTERVALS * run.outer.interval,
+    )
 
 
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
@@ -79,19 +86,8 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
     them comes in time."""
     if assumed.least_link(run) is None:
         return {}
-    pools = _simulated_units(run)
-    quorum = math.ceil(run.quorum.min * len(pools) / run.units)
-    asked = Links(
-        gbps=[assumed.link_of(pool) or UNLIMITED_GBPS for pool in pools],
-        params=run.parameters,
-        step_seconds=[step_of(pool, run, assumed).seconds for pool in pools],
-        outer=run.outer,
-        communication=run.communication,
-        quorum=run.quorum.model_copy(update={"min": quorum}),
-        steps=LINK_INTERVALS * run.outer.interval,
-    )
     try:
-        units, _ = on_links(asked)
+        units, _ = on_links(links_of(run, assumed))
     except Stalled as error:
         slowest = min(run.pools, key=lambda pool: assumed.link_of(pool) or math.inf)
         raise Stalled(
@@ -100,7 +96,7 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
     found = {}
     for pool in run.pools:
         if (gbps := assumed.link_of(pool)) is not None:
-            mine = [unit for unit, its in zip(units, pools, strict=True) if its is pool]
+            mine = [unit for unit, its in zip(units, _simulated_units(run), strict=True) if its is pool]
             means = {key: fmean(getattr(unit, key) for unit in mine) for key in SHARES}
             same = {key: getattr(mine[0], key) for key in SAME}
             found[pool.name] = {"link_gbps": gbps, **means, **same}

@@ -68,6 +68,8 @@ class Run:
     target: TargetSpec
     checkpoint_steps: int
     """Global steps between two cuts."""
+    audit: int | None = None
+    """Global steps between two audits; None: no audits."""
     seed: SeedSource = "Checkpoint"
     shards: int = 1
     """S."""
@@ -77,6 +79,11 @@ class Run:
     def units(self) -> int:
         """M."""
         return sum(pool.units for pool in self.pools)
+
+    @property
+    def codec(self) -> str:
+        """The widest codec that units use."""
+        return self.communication.codec or self.outer.codec
 
     @property
     def knobs(self) -> dict[str, int | str]:
