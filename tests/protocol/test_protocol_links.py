@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atoll_bench.slowlink import SlowLink
-from atoll_runtime.contract import LinkReport, OuterSpec, QuorumSpec, SyncerAddress, TargetSpec
+from atoll_runtime.contract import LinkReport, QuorumSpec, SyncerAddress, TargetSpec
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -51,31 +51,3 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         assert shard.end(signal.SIGKILL) == -signal.SIGKILL
         shard.start()
         eventually(lambda: min(link("near").failures, link("far").failures) >= 1, 120)
-
-
-def test_a_body_on_its_way_is_taken_though_its_host_has_to_connect_anew_meanwhile(
-    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
-) -> None:
-    outer = OuterSpec(fragments=4, interval=200, overlap=2, learning_rate=1.0, momentum=0.0)
-    run = make_run(target=TargetSpec(global_steps=10_000), outer=outer)
-    shard = syncer(run)
-    tls = Tls(certificate("a"))
-    with (
-        SlowLink("localhost", run.shards[0].port) as session,
-        SlowLink("localhost", run.shards[0].transfer_port) as bodies,
-    ):
-        bodies.latency = 1.0  # twice until a body is acknowledged: before it is sent, and after
-        through = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
-        unit = numpy_unit(run, "a", TlsNetwork(through, tls), step_seconds=0.1).start()
-
-        def merged() -> int:
-            status = shard.status()
-            return status.units["a"].contributions if status and "a" in status.units else 0
-
-        eventually(lambda: merged() >= 1, 120)
-        sent = unit.contributed
-        eventually(lambda: unit.contributed > sent)
-        session.cut_at = 0
-        eventually(lambda: shard.status().units["a"].link.failures)
-        eventually(lambda: merged() > sent)
-        assert unit.contributed == sent + 1, "it had to send none again"

@@ -89,19 +89,6 @@ def test_a_large_part_is_read_in_pieces_each_with_its_own_time(store, monkeypatc
     np.testing.assert_array_equal(cut.theta["x"], np.full((4, 8), 20, np.float32))
 
 
-def test_many_small_parts_are_divided_in_one_pass():
-    class Part(arrays.Request):
-        looks = 0
-
-        def __getattribute__(self, name):
-            Part.looks += name == "size"
-            return super().__getattribute__(name)
-
-    parts = [Part("uri", "mu", str(number), (), arrays.PIECE // 600) for number in range(1000)]
-    assert [len(piece) for piece in arrays._pieces(parts)] == [600, 400]
-    assert Part.looks <= 3 * len(parts)
-
-
 def test_a_write_that_ends_in_the_middle_leaves_what_stood_there(tmp_path, monkeypatch):
     bucket = Bucket(f"file://{tmp_path}/b")
     bucket.write("x", b"before")

@@ -38,17 +38,6 @@ def taken(made: LinkShare, seconds: float, begin: float, rounds: int) -> list[bo
     return found
 
 
-def test_a_link_that_is_back_from_an_outage_is_used_at_once() -> None:
-    made = share(4.0)
-    made.joined(0, 100.0)
-    made.missed(0, 120.0, 1.0)
-    assert made.seconds == 16.0, "four times what was expected, however long the outage was"
-    found = taken(made, 4.0, 220.0, 40)
-    first = found.index(True)
-    assert first <= 1
-    assert all(found[first + 1 :])
-
-
 def test_an_idle_link_is_tried_after_the_time_that_a_contribution_is_expected_to_take() -> None:
     made = share(50.0)
     while made.ready(0, 80.0, 0, ()):
@@ -86,22 +75,6 @@ def test_a_period_is_the_most_rounds_that_a_unit_takes_part_in(
     found = taken(made, seconds, 100.0, 400)
     for p in range(P):
         assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)
-
-
-@pytest.mark.parametrize("seconds", [4.0, 12.0])
-def test_a_fragment_that_never_finds_a_place_gets_one_as_soon_as_it_is_a_turn_behind(seconds: float) -> None:
-    made, begin = share(seconds), 100.0
-    turns = max(1.0, seconds * P / INTERVAL)
-    found = []
-    for n in range(60):
-        now, p = begin + n * INTERVAL / P, n % P
-        ready = made.ready(p, now, 2 * (p == 0), ())
-        if ready:
-            made.joined(p, now)
-        if p == 0:
-            found.append(ready)
-    assert found.index(True) <= 3 * turns
-    assert sum(found) == pytest.approx(15 / turns, abs=3)
 
 
 def test_a_pause_of_the_rounds_says_little_of_the_time_between_those_after_it() -> None:
