@@ -14,7 +14,7 @@ from atoll_cli import loggers
 from atoll_cli.errors import CommandError, UsageError, command_errors
 
 INTERRUPTED = 130
-"""Exit status as in shells: 128 plus the signal's number."""
+"""Exit status after a signal that ends a command: that of SIGINT in shells."""
 
 
 def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.options") -> int:

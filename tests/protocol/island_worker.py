@@ -113,10 +113,10 @@ def agreement(mesh, host):
     odd = {name: np.asarray(value, np.float32) for name, value in odd.items()}
     odd["table"] = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
     shapes = {name: value.shape for name, value in odd.items()}
-    tensors = agree.tensors_of_first(shapes, odd if host == 0 else None)
+    tensors = agree.tensors(shapes, odd if host == 0 else {})
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
-    changed, plain = run_contract(seed="Peer", audit=40), run_contract()
+    changed, plain = run_contract(seed="Peer", audit=40, communication={"codec": "int8"}), run_contract()
     read = (changed, plain) if host == 0 else (plain, changed)
     return {
         "extremes": [low.tolist(), high.tolist()],
@@ -125,7 +125,9 @@ def agreement(mesh, host):
         "found": found.text,
         "rest": rest,
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
-        "asked": [(run.seed, run.audit) for run in (of_first(each, agree) for each in read)],
+        "asked": [
+            (run.seed, run.audit, run.communication.codec) for run in (of_first(each, agree) for each in read)
+        ],
     }
 
 

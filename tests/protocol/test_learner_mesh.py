@@ -104,7 +104,7 @@ def test_what_host_0_found_is_on_every_host_bit_for_bit_and_all_know_the_extreme
     assert [each["first"] for each in results] == [[2**40, -1]] * (1 + HOSTS), "in 64 bits"
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
     assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
-    assert [each["asked"] for each in hosts] == [[["Peer", 40], ["Checkpoint", None]]] * HOSTS
+    assert [each["asked"] for each in hosts] == [[["Peer", 40, "int8"], ["Checkpoint", None, None]]] * HOSTS
     same = dict.fromkeys(["x", "heat", "none", "table"], True)
     assert [each["same"] for each in results] == [same] * (1 + HOSTS)
     assert [each["found"] for each in results] == ["from host 0"] * (1 + HOSTS)

@@ -169,18 +169,19 @@ def test_slow_bucket_is_awaited_for_the_limit_alone(world: World, monkeypatch: p
     answer.set()
 
 
-@pytest.mark.parametrize("age", [compilation.UNUSED_SECONDS + 60, None], ids=["unused", "never-used"])
-def test_programs_of_unused_versions_are_removed_and_other_shapes_stay(
-    world: World, age: float | None
+def test_programs_of_unused_versions_are_removed_and_other_shapes_and_those_of_a_new_image_stay(
+    world: World,
 ) -> None:
     world.compile_and_keep({"step-1": b"program"}, versions="old")
     world.compile_and_keep({"step-1": b"program"}, shape="t", host=1)
-    assert len(world.stored()) == 2
-    world.bucket.delete("cache/old/used")
-    if age is not None:
-        world.bucket.write("cache/old/used", str(time.time() - age).encode())
+    world.bucket.write("cache/new/s/host-0/step-1", b"its host 0 has not told yet that it is used")
+    assert len(world.stored()) == 3
+    world.bucket.write("cache/old/used", str(time.time() - compilation.UNUSED_SECONDS - 60).encode())
     world.compile_and_keep({"step-1": b"program"})
-    assert world.stored() == ["cache/v/s/host-0/step-1", "cache/v/t/host-1/step-1"]
+    assert world.stored() == [
+        "cache/new/s/host-0/step-1", "cache/v/s/host-0/step-1", "cache/v/t/host-1/step-1"
+    ]  # fmt: skip
+    world.bucket.read("cache/new/used")
 
 
 def test_units_of_different_images_leave_each_other_their_programs(world: World) -> None:

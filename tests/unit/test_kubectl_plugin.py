@@ -9,7 +9,7 @@ import pytest
 from played_kubectl import RUN, UNIT, Call, pod
 
 from atoll_cli.plugin.completion import execute as complete
-from atoll_cli.plugin.logs import AT_ONCE
+from atoll_cli.plugin.logs import AT_ONCE, LOOKS
 
 CHANGES = {
     "suspend r": {"spec": {"suspend": True}},
@@ -112,6 +112,15 @@ def test_a_followed_log_begins_when_the_container_does(
     assert call("logs", "r-a-0", "-f") == (0, "log of r-a-0-3-0\n", "")
     looked = [words[0] for words in calls(kubectl) if {"logs", "pods"} & {*words}]
     assert looked == ["get", "get", "logs", "get"]
+
+
+def test_a_container_that_does_not_start_is_waited_for_once(
+    call: Call, kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_cli.plugin.logs.back_off", lambda looks, chance: 0.0)
+    (kubectl / "objects").write_text(json.dumps([RUN, UNIT, pod("r-a-0-3-0", 0, "waiting", **OF_UNIT)]))
+    call("logs", "r-a-0", "-f")
+    assert sum("pods" in words for words in calls(kubectl)) == LOOKS + 1
 
 
 def test_the_logs_of_many_hosts_are_all_read(call: Call, kubectl: Path) -> None:

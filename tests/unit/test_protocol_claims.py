@@ -124,9 +124,53 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     assert "steps: 1000000 in 3 s" in why
 
 
+@pytest.mark.parametrize(
+    ("steps", "present", "fastest", "reason"),
+    [
+        (16, 0.0, 0.0, ""),
+        (17, 1000.0, 0.0, "with time for 16384"),
+        (2416, 0.0, 1.0, ""),  # it may have begun ten minutes before
+        (2417, 0.0, 1.0, "tokens: 2475008 in all, 0 s after the unit has joined"),
+        (6416, 1000.0, 1.0, ""),
+        (6417, 1000.0, 1.0, "time for 6569984"),
+        (10**9, math.inf, 0.0, ""),
+    ],
+)
+def test_tokens_of_an_incarnation_are_held_against_the_time_since_it_joined(
+    steps: int, present: float, fastest: float, reason: str
+) -> None:
+    found = claims.untimely(1024 * steps, KNOWN, "run-v6e-0", present=present, fastest=fastest)
+    assert reason in found and bool(reason) == bool(found)
+    assert not claims.untimely(steps, {}, "run-v6e-0", present=present, fastest=fastest), "no batch is known"
+
+
+def test_a_first_contribution_that_claims_a_run_of_steps_ends_no_run_that_has_a_target_in_tokens() -> None:
+    shard = Shard("a", "b", target_steps=None, target_tokens=10**6)
+    many = 10**6
+    shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many))
+    shard.answer(shard.part("b"))
+    (why,) = shard.refusals()
+    assert "tokens: 10000000 in all" in why and shard.members == [("b",)]
+    assert shard.machine.tokens < 1000 and not shard.machine.orders.ending
+
+
+def test_a_count_of_tokens_that_overflows_is_refused_and_what_is_right_counts_afterwards() -> None:
+    shard = Shard("a", "b")
+    shard.answer(shard.part("b"))
+    shard.answer(shard.part("a", trained=10**15))
+    assert len(shard.refusals()) == 1
+    for _ in range(8):
+        shard.run(1)
+        shard.answer(shard.part("b"))
+        shard.answer(shard.part("a"))
+    assert any("a" in members for members in shard.members)
+    account = shard.machine.units["a"].account
+    assert account.balanced and account.tokens < 1000
+
+
 def test_a_norm_does_not_pass_for_short_by_a_claim_of_many_steps() -> None:
     shard = Shard("a", "b", "c", quorum=3)
-    many = 10**9
+    many = 2000
     shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many), 1e8)
     for name in "bc":
         shard.answer(shard.part(name))

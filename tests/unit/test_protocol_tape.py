@@ -419,8 +419,8 @@ def test_a_slow_volume_never_blocks_the_run_and_leaves_a_gap(
 def test_a_snapshot_that_waits_for_a_slow_volume_leaves_no_gap(
     begin: Begin, slow: Volume, eventually: Callable[..., Any]
 ) -> None:
-    shard = begin(backlog=8_000, disk=slow).run(2)
-    assert shard.tape._waiting > 8_000
+    shard = begin(backlog=8_000, disk=slow).run(3)
+    assert shard.tape._waiting + 8 * shard.layout.size > 8_000
     slow.mended.set()
     while not shard.machine.final:
         eventually(lambda: shard.tape._waiting == 0)

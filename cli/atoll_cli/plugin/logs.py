@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         waits = options.follow and phase not in OVER and looks < LOOKS
         fresh = [pod for pod in pods if _process(pod) not in seen and (_started(pod) or not waits)]
         if fresh:
-            looks, status = 0, _print(options, kubectl, [pod["metadata"]["name"] for pod in fresh])
+            looks = 0 if any(map(_started, fresh)) else looks
+            status = _print(options, kubectl, [pod["metadata"]["name"] for pod in fresh])
             seen |= set(map(_process, fresh))
         if not options.follow or phase in OVER or looks >= LOOKS:
             return status

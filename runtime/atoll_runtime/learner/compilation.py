@@ -152,12 +152,12 @@ class CompilationStore:
             return None
 
     def _remove_unused_versions(self) -> None:
-        now = time.time()
-        self._bucket.write(f"{CACHE}/{self._versions}/{USED}", str(now).encode())
-        paths = self._bucket.list(CACHE)
-        for folder in {f"{CACHE}/{path.split('/')[1]}" for path in paths}:
+        now, paths, mine = time.time(), self._bucket.list(CACHE), f"{CACHE}/{self._versions}"
+        for folder in {mine, *(f"{CACHE}/{path.split('/')[1]}" for path in paths)}:
             used = f"{folder}/{USED}"
-            if used not in paths or now - float(self._bucket.read(used)) > UNUSED_SECONDS:
+            if folder == mine or used not in paths:  # another image may be uploading its first programs
+                self._bucket.write(used, str(now).encode())
+            elif now - float(self._bucket.read(used)) > UNUSED_SECONDS:
                 self._bucket.delete_tree(folder)
 
     def _quietly(self, job: Callable[[], object]) -> None:

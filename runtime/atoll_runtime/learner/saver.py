@@ -15,7 +15,7 @@ from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer.backoff import Backoff
 
 KEEP = 2
-"""Complete saves of a unit that are kept. If the newest is damaged, there is an older one."""
+"""Complete saves of a unit that are kept at least. If the newest is damaged, there is an older one."""
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 

@@ -15,6 +15,8 @@ FASTER = 4.0
 every step is reported and clocks differ."""
 SPARE = 16
 """Steps allowed in addition, for a unit that has just joined and has not reported its pace."""
+LATE_SECONDS = 600.0
+"""A unit may have begun so long before it joined, if it did not reach the shard."""
 
 
 def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
@@ -45,7 +47,32 @@ def impossible(
             return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
     elif tokens > (largest := steps * max(chain.from_iterable(known.values()), default=math.inf)):
         return f"tokens: {tokens} in {steps} steps, in which the run's largest batch trains on {largest}"
-    most = SPARE + FASTER * elapsed / fastest if fastest > 0 else math.inf
-    if steps > most:
+    if fastest > 0 and steps > (most := most_steps(elapsed, fastest)):
         return f"steps: {steps} in {elapsed:.3g} s, which have time for {most:.0f}"
     return ""
+
+
+def untimely(
+    trained: int, known: Mapping[str, Sequence[int]], unit: str, *, present: float, fastest: float
+) -> str:
+    """Why a unit cannot have trained on so many tokens since its incarnation began; empty if it can.
+
+    Args:
+        known: as for `impossible`.
+        present: seconds since the incarnation joined; infinite if this process does not know.
+        fastest: as for `impossible`.
+    """
+    if math.isinf(present):
+        return ""
+    steps = most_steps(present + LATE_SECONDS, fastest) if fastest > 0 else SPARE
+    batch = max(step_tokens(known, unit) or chain.from_iterable(known.values()), default=math.inf)
+    if trained > (most := steps * batch):
+        return (
+            f"tokens: {trained} in all, {present:.3g} s after the unit has joined, with time for {most:.0f}"
+        )
+    return ""
+
+
+def most_steps(seconds: float, fastest: float) -> float:
+    """The steps for which there is time."""
+    return SPARE + FASTER * seconds / fastest

@@ -45,7 +45,7 @@ class Syncer(ShardState):
         self.rounds.roster.expire(now)
         match event:
             case Hello():
-                self._joined(event)
+                self._joined(event, now)
             case Left():
                 self._left(event)
             case Said(unit, incarnation, Report() as report):
@@ -82,14 +82,14 @@ class Syncer(ShardState):
         """Why a part is not wanted now; empty if it is."""
         return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
-    def _joined(self, event: Hello) -> None:
+    def _joined(self, event: Hello, now: float) -> None:
         unit = self.units.get(event.unit)
         if unit is None:
             unit = self.units[event.unit] = Unit(event.unit, Account(self.rounds.owned))
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
-        renewed = unit.join(event, self.step)
+        renewed = unit.join(event, self.step, now)
         self._met(unit)
         self.rounds.joined(event, renewed)
         if renewed:

@@ -89,8 +89,11 @@ class Rounds(OpenRounds):
         """Takes a header that is wanted, unless its claims are impossible."""
         unit, versions, rules = self.units[part.unit], self.versions[part.round.fragment], self.rules
         impossible = self._impossible(part, unit, versions, now) if rules.guard else ""
-        if impossible:
+        if impossible and self.fastest:
             self._refuse(held, part.unit, part.anchor, impossible)
+            return
+        if impossible:  # until the pace is known it may be true
+            self.decline(part, impossible)
             return
         earlier = held.contributions.asked_by(part.unit)
         if earlier is not None and earlier != part.round:  # carried over: this replaces it
@@ -110,9 +113,10 @@ class Rounds(OpenRounds):
         if newest is None:
             # The steps may include those during an earlier contribution that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
+        known, present = self.rules.step_tokens, now - unit.present_since
         return claims.impossible(
-            part.steps, part.tokens, self.rules.step_tokens, part.unit, elapsed=elapsed, fastest=self.fastest
-        )
+            part.steps, part.tokens, known, part.unit, elapsed=elapsed, fastest=self.fastest
+        ) or claims.untimely(part.trained, known, part.unit, present=present, fastest=self.fastest)
 
     def _measure(self, event: Header) -> None:
         """Takes what a header says about its host's link."""

@@ -29,6 +29,7 @@ LIVE = (
     "reported",
     "hushed",
     "round_trips",
+    "present_since",
 )
 """Fields that a restart of the syncer forgets."""
 
@@ -67,6 +68,8 @@ class Unit:
     contributions: int = 0
     entered: int = 0
     """Global step at which its incarnation joined."""
+    present_since: float = -math.inf
+    """When its incarnation joined, if that was in this process."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
@@ -135,7 +138,7 @@ class Unit:
             return None
         return self.reported + max(least, 10 * self.pace.value)
 
-    def join(self, event: Hello, step: int) -> bool:
+    def join(self, event: Hello, step: int, now: float) -> bool:
         """A host joins; true if its incarnation is new."""
         renewed = event.incarnation > self.incarnation
         if renewed:
@@ -145,7 +148,7 @@ class Unit:
             self.steps = self.tokens = self.contributions = 0
             self.first_merge_time = self.loss = self.reported = None
             self.tokens_per_second = 0.0
-            self.entered = step
+            self.entered, self.present_since = step, now
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()

@@ -70,7 +70,7 @@ class Job:
     opens: bool
     """The record starts a segment."""
     size: int
-    """Approximate bytes."""
+    """Approximate bytes that wait, and that count for its segment. Those of a snapshot do not."""
 
 
 class Tape:
@@ -118,8 +118,6 @@ class Tape:
                 *(size, self._limit, self._limit // SEGMENTS),
             )
             self._depth = "Decisions"
-        if self._depth == "Contributions":
-            self._backlog += size
         self._thread = threading.Thread(target=self._write, name="tape", daemon=True)
         self._thread.start()
         self._open("Started")
@@ -189,7 +187,7 @@ class Tape:
         except TapeError as error:
             self._fail(error)
             head = b""
-        size = len(head) + sum(memoryview(body).nbytes for body in bodies)
+        size = len(head) + (0 if opens else sum(memoryview(body).nbytes for body in bodies))
         job = Job(lambda: head, bodies, opens, size)
         self._hand_over(job)
         return job

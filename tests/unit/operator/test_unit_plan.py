@@ -102,6 +102,9 @@ def test_pods_of_a_new_unit_do_not_wait_until_its_first_incarnation_is_stored() 
         pytest.param({"owned": False}, 1, id="made by hand"),
         pytest.param({"generation": 2}, 1, id="its spec has changed"),
         pytest.param({"syncer": syncer()}, 4, id="an earlier unit had this name"),
+        pytest.param(
+            {"syncer": replace(syncer(), status=None, deleted={"r-two-0": 3})}, 4, id="a deleted one had it"
+        ),
         pytest.param({"status": LearnerUnitStatus(phase="Suspended")}, 2, id="it may have had pods before"),
     ],
 )
@@ -180,7 +183,11 @@ def test_what_fails_again_before_a_merge_is_another_failure_and_one_heal() -> No
 
 @pytest.mark.parametrize(
     ("changes", "reason", "placement"),
-    [({}, "OSError", 3), ({"disruption": "PreemptionByScheduler"}, "Preempted", 4)],
+    [
+        ({}, "OSError", 3),
+        ({"exit_code": 64}, "OSError", 4),
+        ({"disruption": "PreemptionByScheduler"}, "Preempted", 4),
+    ],
 )
 def test_a_unit_in_its_back_off_makes_no_pod_and_knows_its_failure_though_the_pod_is_gone(
     changes: dict[str, Any], reason: str, placement: int
@@ -193,6 +200,18 @@ def test_a_unit_in_its_back_off_makes_no_pod_and_knows_its_failure_though_the_po
     assert plan.wake is not None
     again = plan_unit(replace(away, status=plan.status, now=plan.wake)).status
     assert (again.incarnation, again.placement, again.restarts[-1].reason) == (4, placement, reason)
+
+
+def test_a_suspect_unit_does_not_return_to_a_host_whose_pod_has_ended_during_its_back_off() -> None:
+    alone = learner_unit(topology="2x2").spec
+    suspect = unit(
+        pod(0), spec=alone, syncer=syncer(suspect="8 refused"), status=status(restarts=restarts(5))
+    )
+    waits = plan_unit(suspect).status
+    assert find(waits.conditions, "Healing").reason == "BackOff"
+    evicted = unit(pod(0, phase="Failed", reason="Evicted", finished_at=NOW + 60), spec=alone)
+    again = plan_unit(replace(evicted, status=waits, now=NOW + 3600)).status
+    assert (again.restarts[-1].reason, again.restarts[-1].avoid) == ("Suspect", (pod(0).node,))
 
 
 @pytest.mark.parametrize("met", [True, False])

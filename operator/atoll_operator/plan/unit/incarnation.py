@@ -17,7 +17,7 @@ from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, SUSPECT, Action, Cause
 from atoll_operator.plan.unit.status import ended_heal, last_reason
 from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, SKEW_SECONDS, UnitObserved, UnitPlan, lost
-from atoll_runtime.contract import VERSION_MISMATCH
+from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, VERSION_MISMATCH
 
 LIMIT = 2
 """Restarts on the same hosts after which the unit leaves them. They count if no merge came between them, or if the
@@ -156,7 +156,8 @@ def noted(unit: UnitObserved) -> Cause | None:
     if known is None or find(unit.status.conditions, "Healing").reason != BACK_OFF:
         return None
     same = {name: getattr(known, name) for name in ("reason", "message", "pod", "node", "exit_code")}
-    action = Action.LEAVE_PLACE if known.reason in failure.OF_HOSTS else Action.SERVING
+    final = known.exit_code in (EXIT_FENCED, EXIT_TERMINAL) or known.reason in failure.OF_HOSTS
+    action = Action.LEAVE_PLACE if final else Action.SERVING
     return Cause(**same, time=parse_time(known.time), action=action)
 
 
@@ -174,8 +175,9 @@ def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
 
 def _suspects(unit: UnitObserved, cause: Cause) -> tuple[str, ...]:
     """Where the unit may not come back after this; see `Restart.avoid`."""
-    several, pods = unit.slice.hosts > 1, unit.pods if cause.reason == SUSPECT else ()
-    found = {unit.pool_of(pod) if several else pod.node for pod in pods if not pod.leaves}
+    several, placement = unit.slice.hosts > 1, unit.status.placement
+    pods = [pod for pod in unit.pods if cause.reason == SUSPECT and pod.placement == placement]
+    found = {unit.pool_of(pod) if several else pod.node for pod in pods}
     return tuple(sorted(found - {""}))
 
 
