@@ -7,14 +7,16 @@ import json
 import math
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.checkpoint import GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
 from atoll_runtime.learner import agree as agree_module
+from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
@@ -62,11 +64,12 @@ def scenario(mesh, unit, folder):
         again = host_part(fragments.extract(inner.theta, number, "float32"))
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
-    save(unit, folder, layout, inner, fragments)
+    save(unit, folder, layout, inner, fragments, 6)
+    healed = list(healings(mesh, unit, folder, layout, inner, fragments)) if unit.hosts > 1 else []
     examples = random.integers(0, 256, (EXAMPLES, LENGTH + 1)).astype(np.int32)
     audit = float(evaluation(inner, layout, examples)(fragments.anchors))
     where = {"devices": local_range(mesh), "rows": inner.rows}
-    return {"losses": losses, "parts": parts, "audit": audit, **where}
+    return {"losses": losses, "parts": parts, "audit": audit, "healed": healed, **where}
 
 
 def seeded(mesh, layout, unit, folder):
@@ -82,11 +85,43 @@ def seeded(mesh, layout, unit, folder):
     return found
 
 
-def save(unit, folder, layout, inner, fragments):
+class Silent(UnitStore):
+    """Of a bucket that does not answer."""
+
+    def newest(self, *_, **__):
+        raise StoreError("no answer")
+
+
+def healings(mesh, unit, folder, layout, inner, fragments):
+    """Another unit, whose last host first loses its part of the newest save, and then gets no answer from the bucket:
+    what each host says, and whether it has the moments."""
+    seed.FIRST_WAIT = arrays.FIRST_WAIT = 0.01
+    torn, agree, uri = unit.model_copy(update={"unit": "torn"}), Agreement(mesh), f"file://{folder}"
+    for cut in (6, 8):
+        save(torn, folder, layout, inner, fragments, cut)
+    last = unit.host == unit.hosts - 1
+    if last:
+        for path in Path(folder, "units/torn/8", f"host-{unit.host}-of-{unit.hosts}", "d").iterdir():
+            path.write_bytes(b"")
+    agree.extremes(np.zeros(1, np.int32))  # all have saved
+    for kind in (UnitStore, Silent if last else UnitStore):
+        units = kind(uri, "1", "adamw(mu, nu)")
+        found = seed.from_checkpoint(GlobalStore(uri), units, "torn", layout, agree)
+        moments = (found.moments.mu, found.moments.nu) if found.moments else ()
+        same = [
+            np.array_equal(mine[name][shard.index], shard.data)
+            for mine, theirs in zip(moments, inner.moments, strict=False)
+            for name, value in theirs.items()
+            for shard in value.addressable_shards
+        ]
+        yield found.message, len(same), all(same)
+
+
+def save(unit, folder, layout, inner, fragments, cut):
     """This host's part, by its saver, which waits for no other host."""
     saver = Saver(UnitStore(f"file://{folder}", "1", "adamw(mu, nu)"), unit, layout)
     snapshots = Snapshots(fragments.bounds, (0,) * FRAGMENTS, saver.put)
-    snapshots.record(6, 6)
+    snapshots.record(cut, cut)
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
         snapshots.capture(number, 0, inner, fragments)
         snapshots.collect()
@@ -114,6 +149,10 @@ def agreement(mesh, host):
     odd["table"] = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
     shapes = {name: value.shape for name, value in odd.items()}
     tensors = agree.tensors(shapes, odd if host == 0 else {})
+    hosts = agree.place[1]
+    rows = {"rows": np.zeros((hosts, 3), np.float32)}
+    rows["rows"][host] = [-host, np.inf, 1 + host]
+    rows = agree.tensors({"rows": (hosts, 3)}, rows)["rows"]
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     changed, plain = run_contract(seed="Peer", audit=40, communication={"codec": "int8"}), run_contract()
@@ -124,6 +163,7 @@ def agreement(mesh, host):
         "same": {name: np.array_equal(tensors[name], odd[name]) for name in tensors},
         "found": found.text,
         "rest": rest,
+        "joined": rows.tolist(),
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
         "asked": [
             (run.seed, run.audit, run.communication.codec) for run in (of_first(each, agree) for each in read)

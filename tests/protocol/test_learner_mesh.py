@@ -31,7 +31,8 @@ pytestmark = pytest.mark.timeout(300)  # five processes that compile: 10 s alone
 def folder(tmp_path_factory):
     """The bucket of both units, with the checkpoint that they are seeded from."""
     folder, theta = tmp_path_factory.mktemp("bucket"), initial(SPEC)
-    GlobalStore(f"file://{folder}", along(SPEC)).save(Cut(0, theta, theta, (0,) * FRAGMENTS))
+    meta = {"fingerprint": build_layout(describe(SPEC), FRAGMENTS).fingerprint}
+    GlobalStore(f"file://{folder}", along(SPEC)).save(Cut(0, theta, theta, (0,) * FRAGMENTS, meta))
     return folder
 
 
@@ -89,13 +90,23 @@ def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
     units = UnitStore(f"file://{folder}", "1", "adamw(mu, nu)")
     layout = build_layout(describe(SPEC), FRAGMENTS)
     (one, _), (four, skipped) = (units.newest(name, layout) for name in ("alone", "slices"))
-    assert units.saves() == {"alone": {6: 1}, "slices": {6: HOSTS}}
+    assert units.saves() == {"alone": {6: 1}, "slices": {6: HOSTS}, "torn": {8: HOSTS, 6: HOSTS}}
     assert not skipped
     assert one.moments.count == four.moments.count == 6
     for name, value in one.moments.mu.items():
         assert value.any()
         np.testing.assert_allclose(four.moments.mu[name], value, rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(four.moments.nu[name], one.moments.nu[name], rtol=1e-3, atol=1e-6)
+
+
+def test_hosts_take_moments_that_each_can_read_its_share_of_and_none_if_the_bucket_is_silent_to_one(hosts):
+    older = (
+        "seeded from step 0; moments from step 6 of torn; torn step 8 skipped: another host cannot read it"
+    )
+    none = "seeded from step 0; torn step 8: the bucket does not answer another host"
+    for (told, parts, same), silent in (each["healed"] for each in hosts):
+        assert (told, parts > 0, same) == (older, True, True)
+        assert silent == [none, 0, True]
 
 
 def test_what_host_0_found_is_on_every_host_bit_for_bit_and_all_know_the_extremes(one, hosts, results):
@@ -105,6 +116,8 @@ def test_what_host_0_found_is_on_every_host_bit_for_bit_and_all_know_the_extreme
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
     assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
     assert [each["asked"] for each in hosts] == [[["Peer", 40, "int8"], ["Checkpoint", None, None]]] * HOSTS
+    rows = [[[-host, np.inf, 1 + host] for host in range(count)] for count in (1, *[HOSTS] * HOSTS)]
+    assert [each["joined"] for each in results] == rows, "each host has one"
     same = dict.fromkeys(["x", "heat", "none", "table"], True)
     assert [each["same"] for each in results] == [same] * (1 + HOSTS)
     assert [each["found"] for each in results] == ["from host 0"] * (1 + HOSTS)

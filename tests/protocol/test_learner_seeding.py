@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from protocol_parties import eventually
 
+from atoll_runtime.checkpoint import arrays
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
@@ -254,6 +255,32 @@ def test_moments_do_not_depend_on_the_hosts_devices_and_shards_that_saved_them(u
     assert not skipped
     same(save.moments.mu, tensors)
     same(save.moments.nu, {name: value**2 for name, value in tensors.items()})
+
+
+@pytest.mark.parametrize(("hosts", "readers"), [(4, 4), (8, 4), (4, 8), (1, 3), (3, 1)])
+def test_hosts_read_a_save_once_between_them_and_each_its_share(units, monkeypatch, hosts, readers):
+    tensors, asked, real = initial(SPEC), [], arrays.read
+
+    def read(requests, ask):
+        asked[-1] += sum(request.size for request in requests)
+        return real(requests, ask)
+
+    monkeypatch.setattr(arrays, "read", read)
+    write_hosts(units, tensors, hosts=hosts, devices=2)
+    joined = {name: np.zeros_like(value) for name, value in tensors.items()}
+    for reader in range(readers):
+        asked.append(0)
+        save, _ = units.newest("a", LAYOUT, share=(reader, readers))
+        for name, value in save.moments.mu.items():
+            assert not (joined[name].astype(bool) & value.astype(bool)).any()
+            joined[name] += value
+    same(joined, tensors)
+    padded = sum(part_bounds(size, 2 * hosts)[-1][1] for size in SIZES if size)
+    assert sum(asked) == 2 * 4 * padded
+    if hosts % readers == 0:
+        assert asked == [sum(asked) // readers] * readers
+    else:
+        assert max(asked) - min(asked) <= 2 * 4 * 2 * max(SIZES) // hosts
 
 
 def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(units, tmp_path):

@@ -184,6 +184,23 @@ def test_a_host_reads_its_share_of_embeddings_that_shards_own_bands_of(store, re
             np.testing.assert_array_equal(cut.theta[name][at], theta[name][at])
 
 
+@pytest.mark.parametrize(
+    ("width", "hosts"),
+    [(512, 64), (512, 128), (768, 48), (768, 64), (640, 64), (640, 80), (448, 28), (768, 192)],
+)
+def test_hosts_whose_number_divides_a_layer_read_their_own_blocks(store, read, monkeypatch, width, hosts):
+    monkeypatch.setattr(parts, "LEAST_BLOCK", width)
+    values = {"layers/up": np.arange(width * 128, dtype=np.float32).reshape(1, width, 128)}
+    GlobalStore(store.uri, {"layers/up": 1}).save(Cut(20, values, values, (20,)))
+    share = width // hosts
+    for host in (0, hosts // 2 + 1, hosts - 1):
+        own, before = range(host * share, (host + 1) * share), sum(read)
+        cut = store.load(20, momentum=False, own={"layers/up": (range(1), own)})
+        assert sum(read) - before == 4 * 128 * share
+        found = cut.theta["layers/up"][0, own.start : own.stop]
+        np.testing.assert_array_equal(found, values["layers/up"][0, own.start : own.stop])
+
+
 def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(store, folder):
     store, values = (
         GlobalStore(store.uri, {"layers/up": 2}),

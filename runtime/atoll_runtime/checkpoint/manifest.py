@@ -119,7 +119,7 @@ class PartEntry(Record):
 class HostManifest(Record):
     """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     run_uid: str
     unit: str
     incarnation: int

@@ -17,10 +17,12 @@ from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
 from atoll_runtime.payloads import Part, Region, Regions, Slice
 
-MOST_PARTS = 64
-"""Maximum number of blocks of a layer or band. So up to this many hosts, a power of two, read only their own blocks."""
+FACTORS = (2, 2, 2, 2, 2, 2, 3, 3, 5, 7, 2, 2, 2, 2)
+"""A layer or band is cut by each of these, in this order, if its length and `LEAST_BLOCK` allow it. So units of 64 or
+128 hosts, and of 48 or 80, read only their own blocks."""
 LEAST_BLOCK = 128 << 10
-"""Minimum bytes of a block. Smaller blocks would take more time to read than they save."""
+"""Minimum bytes of a block. Smaller blocks would take more time to read than they save, and each adds some 40 bytes of
+indices and checksums, which every host reads."""
 READERS = 8
 """Manifests that are read at the same time."""
 
@@ -110,9 +112,10 @@ def _entry(own: Slice, axis: int | None) -> TensorEntry:
     # A tensor that is cut into bands along an axis is not cut along it again.
     length = shape[axis] if axis < len(shape) and own.axis != axis - 1 else 1
     layer = 4 * math.prod(shape[stacked:])
-    parts = math.gcd(length, MOST_PARTS)
-    while parts > 1 and layer < parts * LEAST_BLOCK:
-        parts //= 2
+    parts = 1
+    for factor in FACTORS:
+        if length % (parts * factor) == 0 and layer >= parts * factor * LEAST_BLOCK:
+            parts *= factor
     entry = TensorEntry(shape=shape, layers=own.layers, band=own.axis, axis=axis, parts=parts)
     found = {
         kind: entry.checksums(getattr(own, kind).reshape(entry.blocked)) for kind in ("theta", "momentum")

@@ -6,7 +6,7 @@ Each host writes a folder of its own, because Orbax would write only on process 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +46,13 @@ class FragmentPart:
 
 @dataclass(frozen=True, slots=True)
 class UnitSave:
-    """A whole save, whatever the number of hosts that wrote it."""
+    """A save, whatever the number of hosts that wrote it, or a reader's share of it."""
 
     unit: str
     cut: int
+    hosts: int
     moments: Moments
+    """Zero, or missing, outside the share."""
 
 
 class UnitStore:
@@ -98,14 +100,21 @@ class UnitStore:
         return layout.unit_saves(self.bucket.list(f"{layout.UNITS}/{unit}")).get(unit, {})
 
     def newest(
-        self, unit: str, wanted: Layout, runs: Collection[str] = (), cuts: Mapping[int, int] | None = None
+        self,
+        unit: str,
+        wanted: Layout,
+        runs: Collection[str] = (),
+        cuts: Mapping[int, int] | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> tuple[UnitSave | None, list[Skipped]]:
-        """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
+        """The unit's newest save of which this reader's share loads, and those newer ones that are damaged, with the
+        reason.
 
         Args:
             runs: other runs to take saves from, besides this run; saves of further runs, and those of another
                 optimiser, are ignored.
             cuts: the unit's cuts, if they are known; None: they are listed.
+            share: the number of this reader, and that of all readers, who together read each value once.
 
         Raises:
             StoreError: the bucket does not answer.
@@ -116,9 +125,9 @@ class UnitStore:
                 skipped.append(Skipped(cut, "half-written: not every host's manifest stands", complete=False))
                 continue
             try:
-                parts = self._manifests(unit, cut, hosts)
-                if parts[0].run_uid in {self.run_uid, *runs} and parts[0].optimizer == self.optimizer:
-                    return self._load(parts, wanted), skipped
+                first = self._manifest(unit, cut, 0, hosts)
+                if first.run_uid in {self.run_uid, *runs} and first.optimizer == self.optimizer:
+                    return self._load(first, wanted, share), skipped
             except Damaged as error:
                 skipped.append(Skipped(cut, str(error)))
         return None, skipped
@@ -158,71 +167,61 @@ class UnitStore:
             return False
         return first.run_uid == self.run_uid and first.incarnation > incarnation and first.time > began
 
-    def _manifests(self, unit: str, cut: int, hosts: int) -> list[HostManifest]:
-        """The manifests of all hosts. Raises `Damaged` if one is missing, or if they are not of one save."""
-        parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
-        where = self.bucket.address(layout.unit_folder(unit, cut))
-        for name in ("run_uid", "incarnation", "inner_step"):
-            found = sorted({getattr(part, name) for part in parts})
-            if len(found) > 1:
-                raise Damaged(f"{where}: hosts of different saves: {name} {found}")
-        return parts
-
-    def _load(self, parts: list[HostManifest], wanted: Layout) -> UnitSave:
-        """Reads and verifies one save, as whole tensors. Raises `Damaged` also if it is of another layout."""
-        first = parts[0]
+    def _load(self, first: HostManifest, wanted: Layout, share: tuple[int, int]) -> UnitSave:
+        """Reads and verifies a share of one save. Raises `Damaged` also if it is of another layout."""
         where = self.bucket.address(layout.unit_folder(first.unit, first.cut))
         if first.fingerprint != wanted.fingerprint:
             raise Damaged(
                 f"{where}: fragment layout {first.fingerprint!r} where {wanted.fingerprint!r} is wanted"
             )
         saved = wanted if first.shards == wanted.shards else wanted.split(first.shards)
-        held = self._read(parts)
-        moments = Moments({}, {}, max(part.count for part in parts))
-        for number, fragment in enumerate(saved.fragments):
-            if fragment.size == 0:
-                continue
-            for kind in KINDS:
-                try:
-                    flat = tile(held.pop((kind, number), []), fragment.size)  # frees what is copied
-                except ValueError as error:
-                    raise Damaged(f"{where}: fragment {number}: {error}") from error
-                saved.unflatten(number, flat, getattr(moments, kind))
-        return UnitSave(first.unit, first.cut, moments)
+        numbers = [number for number, fragment in enumerate(saved.fragments) if fragment.size]
+        every = [(host, number) for host in range(first.hosts) for number in numbers]
+        reader, readers = share
+        mine = every[len(every) * reader // readers : len(every) * (reader + 1) // readers]
+        moments, held = Moments({}, {}, first.count), self._read(first, saved, mine)
+        while held:
+            (kind, number), parts = held.popitem()  # frees what is copied
+            flat = np.zeros(saved.fragments[number].size, np.float32)
+            for start, values in parts:
+                flat[start : start + values.size] = values[: max(0, flat.size - start)]
+            saved.unflatten(number, flat, getattr(moments, kind))
+        return UnitSave(first.unit, first.cut, first.hosts, moments)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
         return manifest.read(HostManifest, self.bucket, f"{layout.unit_item(unit, cut, host, hosts)}.json")
 
-    def _read(self, parts: list[HostManifest]) -> dict[tuple[str, int], list[tuple[int, int, Array]]]:
-        """All hosts' parts of each moment of each fragment, verified."""
-        chosen = [(part, kind, n, part.parts[n]) for part in parts for n in part.parts for kind in KINDS]
+    def _read(
+        self, first: HostManifest, saved: Layout, mine: Sequence[tuple[int, int]]
+    ) -> dict[tuple[str, int], list[tuple[int, Array]]]:
+        """These hosts' parts of fragments, verified: by moment and fragment, each with its start."""
+        unit, cut, hosts = first.unit, first.cut, first.hosts
+        where = self.bucket.address(layout.unit_folder(unit, cut))
+        wanted = sorted({host for host, _ in mine})
+        parts = {host: self._manifest(unit, cut, host, hosts) if host else first for host in wanted}
+        for name in ("run_uid", "incarnation", "inner_step"):
+            found = sorted({getattr(part, name) for part in (first, *parts.values())})
+            if len(found) > 1:
+                raise Damaged(f"{where}: hosts of different saves: {name} {found}")
+        length = {number: entry.stop for number, entry in first.parts.items()}
+        for host, number in mine:
+            each, size = length.get(number, 0), saved.fragments[number].size
+            entry = parts[host].parts.get(number)
+            bounds = (entry.start, entry.stop) if entry else (0, 0)
+            if bounds != (host * each, (host + 1) * each) or hosts * each < size:
+                raise Damaged(f"{where}: fragment {number}: host {host} has {bounds} of {size} elements")
+        chosen = [(parts[host], kind, n, parts[host].parts[n]) for host, n in mine for kind in KINDS]
         requests = [
             Request(self.bucket.address(part.item), kind, str(n), (), 4 * (entry.stop - entry.start))
             for part, kind, n, entry in chosen
         ]
-        first = parts[0]
-        found = arrays.read(requests, lambda: self._manifest(first.unit, first.cut, first.host, first.hosts))
-        held: dict[tuple[str, int], list[tuple[int, int, Array]]] = {}
-        for (part, kind, n, entry), values in zip(chosen, found, strict=True):
-            if manifest.checksum(values) != getattr(entry, kind):
-                where = self.bucket.address(part.item)
-                raise Damaged(f"{where}: {kind} of fragment {n}: the checksum does not match")
-            held.setdefault((kind, n), []).append((entry.start, entry.stop, values))
+        read = arrays.read(requests, lambda: self._manifest(unit, cut, first.host, hosts))
+        held: dict[tuple[str, int], list[tuple[int, Array]]] = {}
+        for (part, kind, n, entry), values in zip(chosen, read, strict=True):
+            what = f"{self.bucket.address(part.item)}: {kind} of fragment {n}"
+            if values.shape != (length[n],) or manifest.checksum(values) != getattr(entry, kind):
+                raise Damaged(f"{what}: the checksum does not match")
+            if not np.isfinite(values).all():
+                raise Damaged(f"{what}: a value is not finite")
+            held.setdefault((kind, n), []).append((entry.start, values))
         return held
-
-
-def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
-    """`size` elements from (start, stop, values) of all hosts, which must be contiguous. The rest is padding. Raises
-    `ValueError` for a gap, an overlap, a part with another length than its bounds, or a value that is not finite."""
-    flat, filled = np.empty(size, np.float32), 0
-    for start, stop, values in sorted(parts, key=lambda part: part[:2]):
-        if start != filled or values.shape != (stop - start,):
-            raise ValueError(f"{values.size} elements for [{start}, {stop}) after {filled}")
-        end = min(stop, size)
-        flat[start:end] = values[: max(0, end - start)]
-        filled = stop
-    if filled < size:
-        raise ValueError(f"{filled} of {size} elements are there")
-    if not np.isfinite(flat).all():
-        raise ValueError("a value is not finite")
-    return flat

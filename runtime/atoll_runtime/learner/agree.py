@@ -7,9 +7,8 @@ answered, only between two steps and only if all hosts agree. A single host need
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import accumulate
 from typing import TypeVar
 
@@ -28,9 +27,7 @@ Extremes = tuple[np.ndarray, np.ndarray]
 LEAST_WORDS, MOST_WORDS = 1 << 8, 1 << 20
 """int32 values of one collective: 1 KiB to 4 MiB on each device."""
 POLL = 0.2
-"""Seconds between two polls of host 0, so that no collective waits for long."""
-LEAST = np.iinfo(np.int32).min
-"""The other hosts' values if the maximum must be host 0's. Host 0's values are never less."""
+"""Longest wait of one collective for other hosts' work, in seconds."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -44,6 +41,8 @@ class Agreement:
         self._hosts = len({device.process_index for device in mesh.devices.flat})
         self._local = sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
         self._reduce = jax.jit(_extremes, out_shardings=everywhere(mesh))
+        self.place = jax.process_index(), self._hosts
+        """This host's number, and the number of hosts."""
 
     def extremes(self, values: np.ndarray) -> Extremes:
         """Minimum and maximum of int32 `values` over the hosts."""
@@ -60,9 +59,19 @@ class Agreement:
 
     def from_first(self, values: np.ndarray) -> np.ndarray:
         """Host 0's int64 `values`, on every host."""
-        found = values.astype(np.int64)
-        self._fill([found.view(np.int32)])
+        found = values.astype(np.int64) if jax.process_index() == 0 else np.zeros(values.shape, np.int64)
+        self._join([found.view(np.int32)])
         return found
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Runs `work` on every host, and returns this host's result when it has ended on all. Raises what it raises,
+        on this host alone."""
+        with ThreadPoolExecutor(1, "seed") as pool:
+            future = pool.submit(work)
+            while True:
+                wait([future], POLL)
+                if self.extremes(np.array([future.done()], np.int32))[0][0]:
+                    return future.result()
 
     def found_by_first(self, work: Callable[[], tuple[S, T]], kind: type[S]) -> tuple[S, T | None]:
         """Runs `work` on host 0. Returns its facts, of this kind, on every host, and the rest on host 0 alone.
@@ -70,40 +79,35 @@ class Agreement:
         Raises:
             Exception: whatever `work` raises, on host 0 alone. When host 0 ends, the other hosts end too.
         """
-        with ThreadPoolExecutor(1, "seed") as pool:
-            future = pool.submit(work) if jax.process_index() == 0 else None
-            while not self.extremes(np.array([future is None or future.done()], np.int32))[0][0]:
-                time.sleep(POLL)
-            facts, rest = future.result() if future is not None else (None, None)
+        facts, rest = self.together(work if jax.process_index() == 0 else lambda: (None, None))
         data = b"" if facts is None else msgspec.msgpack.encode(facts)
         length = int(self.from_first(np.array([len(data)], np.int64))[0])
         padded = np.zeros(-(-length // 4), np.int32)
         padded.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-        self._fill([padded])
+        self._join([padded])
         return msgspec.msgpack.decode(padded.tobytes()[:length], type=kind), rest
 
-    def tensors_of_first(
-        self, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, HostArray] | None
+    def tensors(
+        self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, HostArray]
     ) -> dict[str, HostArray]:
-        """Returns host 0's float32 tensors of these shapes on every host. Other hosts pass None."""
+        """Float32 tensors of these shapes, whole on every host. Each element is in `own` on one host; on the others it
+        is 0, or its tensor is missing. Overwrites `own`."""
         result = {
-            name: np.empty(shape, np.float32) if found is None else np.asarray(found[name], order="C")
+            name: np.asarray(own[name], order="C") if name in own else np.zeros(shape, np.float32)
             for name, shape in sorted(shapes.items())
         }
-        self._fill([tensor.reshape(-1).view(np.int32) for tensor in result.values()])
+        self._join([tensor.reshape(-1).view(np.int32) for tensor in result.values()])
         return result
 
-    def _fill(self, parts: Sequence[np.ndarray]) -> None:
-        """Overwrites these words by those of host 0, on every host. Small parts share a collective."""
+    def _join(self, parts: Sequence[np.ndarray]) -> None:
+        """Overwrites these words, each of which is 0 on all hosts but one, by what that one has. Small parts share a
+        collective."""
         if self._hosts == 1:
             return
-        first = jax.process_index() == 0
         for together in _together(parts, MOST_WORDS):
-            values = np.concatenate(together) if first else np.full(sum(map(len, together)), LEAST, np.int32)
-            found = self.extremes(values)[1]
-            if not first:
-                for part, end in zip(together, accumulate(map(len, together)), strict=True):
-                    part[:] = found[end - len(part) : end]
+            low, high = self.extremes(np.concatenate(together))
+            for part, end in zip(together, accumulate(map(len, together)), strict=True):
+                part[:] = low[end - len(part) : end] + high[end - len(part) : end]  # one of them is 0
 
 
 def _together(parts: Sequence[np.ndarray], most: int) -> Iterator[list[np.ndarray]]:

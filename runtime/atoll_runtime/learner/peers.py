@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint.units import Moments, tile
+from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.snapshot import Capture
 from atoll_runtime.protocol.fragments import MOST_PADDING, Array, Layout
@@ -117,7 +117,7 @@ class Pulled:
         for kind, tensors in (("anchor", self.theta), ("mu", moments.mu), ("nu", moments.nu)):
             held = [(part.head.start, part.head.stop, getattr(part, kind)) for part in parts.values()]
             try:
-                flat = tile(held, size)
+                flat = _tile(held, size)
             except ValueError as error:
                 raise TransportError(f"{kind} of fragment {number}: {error}") from error
             self._layout.unflatten(number, flat, tensors)
@@ -192,6 +192,23 @@ def _from(peer: PeerAddress, request: SnapshotRequest, layout: Layout, tls: Tls,
             client.close()  # ends the reads
         pool.shutdown(wait=False)
     return pulled
+
+
+def _tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
+    """`size` elements from (start, stop, values) of all hosts, which must be contiguous. The rest is padding. Raises
+    `ValueError` for a gap, an overlap, a part with another length than its bounds, or a value that is not finite."""
+    flat, filled = np.empty(size, np.float32), 0
+    for start, stop, values in sorted(parts, key=lambda part: part[:2]):
+        if start != filled or values.shape != (stop - start,):
+            raise ValueError(f"{values.size} elements for [{start}, {stop}) after {filled}")
+        end = min(stop, size)
+        flat[start:end] = values[: max(0, end - start)]
+        filled = stop
+    if filled < size:
+        raise ValueError(f"{filled} of {size} elements are there")
+    if not np.isfinite(flat).all():
+        raise ValueError("a value is not finite")
+    return flat
 
 
 def _array(stream: Stream, elements: int) -> NDArray[np.float32]:

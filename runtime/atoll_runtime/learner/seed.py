@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -55,6 +56,9 @@ class Found(msgspec.Struct, frozen=True):
     versions: tuple[int, ...] = ()
     lineages: tuple[str, ...] = ()
     """The lineages of the versions, by shard."""
+    unit: str = ""
+    save: tuple[int, int] = (0, 0)
+    """Cut of this unit's save and number of hosts that wrote it."""
 
 
 def from_peer(
@@ -77,8 +81,8 @@ def from_peer(
     found, pulled = agreement.found_by_first(ask, Found)
     if found.count is None:
         return found.message
-    theta = agreement.tensors_of_first(layout.shapes, pulled.theta if pulled else None)
-    moments = _moments(agreement, layout, found.count, pulled.moments if pulled else None)
+    theta = agreement.tensors(layout.shapes, pulled.theta if pulled else {})
+    moments = _joined(agreement, layout, pulled.moments if pulled else Moments({}, {}, found.count))
     meta = {"fingerprint": layout.fingerprint, "lineages": list(found.lineages)}
     cut = Cut(max(found.versions), theta, {}, found.versions, meta, layout.shards)
     return Seed(cut, found.message, moments)
@@ -104,17 +108,49 @@ def from_checkpoint(
     """
     seed = find(store, layout, agreement, own=own)
     runs = {str(seed.cut.meta.get("run_uid"))}
+    moments, message = _moments(units, unit, layout, agreement, runs)
+    zero = "moments of zero" if moments is None and seed.cut.step > 0 else ""
+    return Seed(seed.cut, _join(seed.message, zero, message), moments)
 
-    def look() -> tuple[Found, Moments | None]:
-        save, why = _newest_moments(units, unit, layout, runs)
+
+def _moments(
+    units: UnitStore,
+    unit: str,
+    layout: Layout,
+    agreement: Agreement,
+    runs: Collection[str],
+    refused: Collection[tuple[str, int]] = (),
+) -> tuple[Moments | None, str]:
+    """The newest moments of which every host can read its share, whole on every host, and a message. Host 0 chooses.
+
+    Args:
+        refused: units and cuts that another host cannot read.
+    """
+    read = partial(_newest_moments, units, layout, runs, agreement.place, refused)
+
+    def look() -> tuple[Found, UnitSave | None]:
+        save, why, _ = read(lambda: _candidates(units, unit))
+        skipped = (f"{name} step {cut} skipped: another host cannot read it" for name, cut in refused)
+        why = _join(why, *skipped)
         if save is None:
-            return Found(_join("moments of zero" if seed.cut.step > 0 else "", why)), None
+            return Found(why), None
         message = _join(f"moments from step {save.cut} of {save.unit}", why)
-        return Found(message, save.moments.count), save.moments
+        return Found(message, save.moments.count, unit=save.unit, save=(save.cut, save.hosts)), save
 
-    found, mine = agreement.found_by_first(look, Found)
-    moments = None if found.count is None else _moments(agreement, layout, found.count, mine)
-    return Seed(seed.cut, _join(seed.message, found.message), moments)
+    found, first = agreement.found_by_first(look, Found)
+    if found.count is None:
+        return None, found.message
+    chosen = (found.unit, dict([found.save]))
+    mine, why, silent = agreement.together(
+        lambda: (first, "", False) if first is not None else read(lambda: [chosen])
+    )
+    damaged, silent = agreement.extremes(np.array([mine is None, silent], np.int32))[1].astype(bool)
+    if mine is not None and not damaged:
+        return _joined(agreement, layout, mine.moments), found.message
+    log.warning("%s: not read by every host: %s", found.message, why)
+    if silent:
+        return None, f"{found.unit} step {found.save[0]}: the bucket does not answer another host"
+    return _moments(units, unit, layout, agreement, runs, (*refused, (found.unit, found.save[0])))
 
 
 def find(
@@ -176,10 +212,15 @@ def _fitting(cut: Cut, layout: Layout, uri: str) -> Cut:
 
 
 def _newest_moments(
-    units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
-) -> tuple[UnitSave | None, str]:
-    """The newest moments, or the reasons why there are none. While the bucket does not answer, tries again, and then
-    returns the reason instead of older moments."""
+    units: UnitStore,
+    layout: Layout,
+    runs: Collection[str],
+    share: tuple[int, int],
+    refused: Collection[tuple[str, int]],
+    candidates: Callable[[], Iterable[tuple[str, Mapping[int, int]]]],
+) -> tuple[UnitSave | None, str, bool]:
+    """This share of the newest moments, or the reasons why there are none. While the bucket does not answer, tries
+    again, and then returns the reason instead of older moments, and that the bucket was silent."""
     backoff, why = Backoff(FIRST_WAIT, LONGEST_WAIT), ""
     for attempt in range(MOMENTS_ATTEMPTS):
         if attempt:
@@ -187,15 +228,16 @@ def _newest_moments(
             time.sleep(backoff.seconds())
         try:
             reasons: list[str] = []
-            for name, cuts in _candidates(units, unit):
-                save, skipped = units.newest(name, layout, runs, cuts)
+            for name, cuts in candidates():
+                left = {cut: hosts for cut, hosts in cuts.items() if (name, cut) not in refused}
+                save, skipped = units.newest(name, layout, runs, left, share)
                 reasons += [f"{name} {one}" for one in skipped]
                 if save is not None:
-                    return save, "; ".join(reasons)
-            return None, "; ".join(reasons)
+                    return save, "; ".join(reasons), False
+            return None, "; ".join(reasons), False
         except StoreError as error:
             why = str(error)
-    return None, why
+    return None, why, True
 
 
 def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int, int]]]:
@@ -211,13 +253,10 @@ def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int,
         yield name, saves[name]
 
 
-def _moments(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
-    """Host 0's moments, on every host."""
-    return Moments(
-        agreement.tensors_of_first(layout.shapes, moments.mu if moments else None),
-        agreement.tensors_of_first(layout.shapes, moments.nu if moments else None),
-        count,
-    )
+def _joined(agreement: Agreement, layout: Layout, own: Moments) -> Moments:
+    """Whole moments on every host, of which each host has its own share."""
+    mu, nu = (agreement.tensors(layout.shapes, each) for each in (own.mu, own.nu))
+    return Moments(mu, nu, own.count)
 
 
 def _join(*parts: str) -> str:
