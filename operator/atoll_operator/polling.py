@@ -8,6 +8,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,16 +19,19 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.conditions import clip
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
 from atoll_operator.plan.run.observed import EvaluatorState
-from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState, of_units
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus, NoReport, Order, SyncerStatus, dump
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
-"""Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time, and 10 MiB to keep. A unit takes
-at most 795 bytes without waits, so the 4,096 that a run can have take 3.3 MB. Ledgers of deleted ones stay in it."""
+"""Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time. A unit takes at most 795 bytes
+without waits, so the 4,096 that a run can have take 3.3 MB. Ledgers of deleted ones stay in it."""
+LONG, LONG_AT_ONCE = 2**18, 4
+"""From this many bytes on a report is long. So many long ones are received at a time; others wait, and may time out."""
 MAX_SECONDS = 12.0
 """Longest time between two polls of a syncer that does not answer or whose report takes long to read. It is below
 `EXIT_GRACE_SECONDS`, for which the end of a pod is no failure because its run may have ended."""
@@ -41,10 +45,10 @@ S = TypeVar("S", SyncerState, EvaluatorState)
 
 
 class PollFailed(Exception):
-    """No valid report; `reason` is CamelCase, the message is for people."""
+    """No valid report; `reason` is CamelCase, the message is for people. It may quote the report and is cut."""
 
     def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(clip(message, 1024))
         self.reason = reason
 
 
@@ -57,7 +61,7 @@ class Poll(Generic[S]):
     wanted: CheckpointOrder | None = None
     """A checkpoint that the syncer is asked for."""
     units: frozenset[str] = frozenset()
-    """Units of the run. Of others only the waits are dropped: a new unit of an old name needs its last incarnation."""
+    """Units of the run."""
     cost: float = 0.0
     """CPU seconds that reading the last report took."""
     task: asyncio.Task[None] | None = None
@@ -78,6 +82,7 @@ class Poller(Generic[S]):
         self._settings, self._metrics = settings, metrics
         self._changed: Callable[[Key, S, S], None] = changed
         self._polls: dict[Key, Poll[S]] = {}
+        self._long = asyncio.Semaphore(LONG_AT_ONCE)
 
     def ensure(self, run: Key, uid: str, shards: int, context: ssl.SSLContext) -> None:
         """Start polling, unless the same pods are polled already."""
@@ -120,7 +125,8 @@ class Poller(Generic[S]):
 
     async def _follow(self, poll: Poll[S], context: ssl.SSLContext) -> None:
         connector = TCPConnector(ssl=context)
-        async with ClientSession(connector=connector, timeout=TIME_OUT) as session:
+        # Compressed, some KB might become many MiB.
+        async with ClientSession(connector=connector, timeout=TIME_OUT, auto_decompress=False) as session:
             while True:
                 old = poll.state
                 poll.state = await self._poll(poll, session)
@@ -149,17 +155,21 @@ class Poller(Generic[S]):
             return PollFailed(f"{self.role}{reason}", f"the {self.role.lower()}{what}")
 
         try:
-            async with session.get(url, server_hostname=host, allow_redirects=False) as response:
+            async with AsyncExitStack() as held:
+                asked = session.get(url, server_hostname=host, allow_redirects=False)
+                response = await held.enter_async_context(asked)
                 if response.status != 200:
                     raise failed("Unavailable", f" answers {response.status}")
                 body = bytearray()
                 async for part in response.content.iter_any():
+                    if len(body) < LONG <= len(body) + len(part):
+                        await held.enter_async_context(self._long)
                     body += part
                     if len(body) > BODY_LIMIT:
                         raise failed("StatusTooLong", f"'s status has more than {BODY_LIMIT} bytes")
             began = time.thread_time()
             try:
-                report = self.kind.read(bytes(body))
+                report = self.kind.read(body)
             finally:
                 poll.cost = time.thread_time() - began
         except ssl.SSLError as error:
@@ -195,8 +205,7 @@ class SyncerPoller(Poller[SyncerState]):
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
 
     def keep(self, run: Key, units: Iterable[str]) -> None:
-        """Keep the waits of these units, which the run has. They are most of a long report, and a syncer's image is the
-        run's choice."""
+        """Keep the reports of these units, which the run has. So its objects bound what a syncer makes us keep."""
         if poll := self._polls.get(run):
             poll.units = frozenset(units)
 
@@ -211,11 +220,8 @@ class SyncerPoller(Poller[SyncerState]):
         if (report.shard, report.shards) != (0, poll.shards):
             other = f"shard {report.shard} of {report.shards} answers, not 0 of {poll.shards}"
             raise PollFailed("SyncerShardMismatch", other)
-        units = {
-            name: unit.model_copy(update={"waits": []}) if unit.waits and name not in poll.units else unit
-            for name, unit in report.units.items()
-        }
-        new = await super()._heard(poll, report.model_copy(update={"units": units}), session)
+        kept, deleted = of_units(report, poll.units)
+        new = replace(await super()._heard(poll, kept, session), deleted=deleted)
         wanted = poll.wanted if new.serves else None
         if wanted is not None and not wanted.stands(report):
             wanted = await self._ask(poll.run, wanted, session)

@@ -24,6 +24,7 @@ LEARNER, SYNCERS = "r-p-0-1-0", ("r-syncer-0", "r-syncer-1")
 HOLDS = {"atoll.dev/holds": "stolen.0"}
 POD_SPEC = {"containers": [{"name": "main", "image": "none"}], "automountServiceAccountToken": False}
 OTHER_IMAGE = {"containers": [{"name": "main", "image": "other"}]}
+LESS = {"containers": [{"name": "main", "resources": {"requests": {"memory": "1Mi"}}}]}
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -101,6 +102,10 @@ def workload(kind: str, name: str) -> Object:
 def test_others_may_neither_make_pods_of_runs_nor_change_what_the_operator_trusts(town: Town) -> None:
     tenant = town.tenant
     tenant.create(pod("plain"))
+    # Without its kubelet's word on resources, the API server takes a resize for one that the node cannot do.
+    [status] = town.status("Pod", SYNCERS[0])["containerStatuses"]
+    told = {"containerStatuses": [status | {"resources": {"requests": {"memory": "1Gi"}}}]}
+    town.api.patch("Pod", town.namespace, SYNCERS[0], {"status": told}, "/status")
     labels = lambda **change: {"metadata": {"labels": change}}  # noqa: E731
     notes = lambda **change: {"metadata": {"annotations": change}}  # noqa: E731
     attempts: dict[str, Callable[[], Any]] = {
@@ -124,6 +129,9 @@ def test_others_may_neither_make_pods_of_runs_nor_change_what_the_operator_trust
         "end it": lambda: tenant.patch("Pod", LEARNER, {"spec": {"activeDeadlineSeconds": 1}}),
         "run another image": lambda: tenant.api.call(
             "PATCH", tenant.api.path("Pod", town.namespace, LEARNER), {"spec": OTHER_IMAGE}, STRATEGIC
+        ),
+        "take its memory": lambda: tenant.api.call(
+            "PATCH", tenant.api.path("Pod", town.namespace, SYNCERS[0]) + "/resize", {"spec": LESS}, STRATEGIC
         ),
         "run another image in shards": lambda: tenant.api.call(
             "PATCH", tenant.api.path("StatefulSet", town.namespace, "r-syncer"),

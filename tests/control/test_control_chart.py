@@ -18,6 +18,7 @@ from pod_kinds import workloads
 
 from atoll_local.programs import find
 from atoll_operator.api.group import LABEL_RUN
+from atoll_operator.plan.pods.gang import METRICS_PORT
 from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,6 +206,20 @@ def test_served_namespaces_get_the_tested_network_policies_with_the_operator_whe
     assert {namespace for _, namespace, _ in policies} == namespaces
     for namespace in namespaces:
         assert [spec for key, spec in policies.items() if key[1] == namespace] == wanted
+
+
+def test_only_named_peers_reach_pods_of_runs_and_the_peers_of_metrics_can_be_chosen() -> None:
+    def rules(*options: str) -> list[Any]:
+        policies = (item for key, item in template(*options).items() if key[0] == "NetworkPolicy")
+        return [rule for policy in policies for rule in policy["spec"]["ingress"]]
+
+    plain = rules()
+    assert all(rule.get("from") for rule in plain)
+    metrics = [rule for rule in plain if rule["ports"] in ([{"port": HEALTH_PORT}], [{"port": METRICS_PORT}])]
+    assert len(metrics) == 3
+    for peers in ([{"ipBlock": {"cidr": "10.0.0.0/8"}}], []):  # without any, everybody
+        chosen = rules(f"--set-json=networkPolicies.metricsFrom={json.dumps(peers)}")
+        assert chosen == [rule | {"from": peers} if rule in metrics else rule for rule in plain]
 
 
 def test_who_may_edit_or_view_a_namespace_may_do_so_with_runs() -> None:
@@ -422,6 +437,7 @@ REFUSED = {
     "resources.limits.memry=1Gi": "memry", "resources.limit.memory=1Gi": "limit",
     "resources.requests.cpu=true": "resources/requests/cpu", "resources.limits.memory=1Mb": "limits/memory",
     "resources.limits.cpu=-1": "limits/cpu", "runtime.env.A-B=c": "at '/runtime/env': additional properties 'A-B'",
+    "networkPolicies.metricsFrom=all": "networkPolicies/metricsFrom", "networkPolicies.metricsFrom[0].cidr=a": "'cidr'",
     "limits.namespaces.Team_A.runs=2": "at '/limits/namespaces': additional properties 'Team_A'",
 }  # fmt: skip
 """Value to the field that the refusal names."""

@@ -36,7 +36,7 @@ NAMES = {
 }  # fmt: skip
 NOW = "2026-11-24T12:00:00Z"
 MONITORING = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
-"""Kinds of the Prometheus operator, which the page takes for granted."""
+"""Kinds of the Prometheus operator, which the page takes for granted, as it does its namespace."""
 
 
 def test_this_and_the_other_tests_of_pages_know_every_how_to() -> None:
@@ -141,6 +141,7 @@ def test_the_pages_for_a_cluster_install_run_look_change_upgrade_and_remove(
     for kind in MONITORING:
         cluster.kubectl("apply", "-f", "-", body=definition(kind))
     cluster.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
+    cluster.kubectl("create", "namespace", "monitoring")
     reader.type(*blocks("monitoring.md"))
     assert cluster.kubectl("-n", "atoll-system", "get", ",".join(MONITORING), "-o", "name").count("\n") == 3
 

@@ -40,17 +40,19 @@ PODS: dict[str, tuple[str, Mapping[str, str]]] = {
     "operator": (SYSTEM["metadata"]["namespace"], OF_OPERATOR),
     "stranger": ("runs", {}), "neighbour of the operator": (SYSTEM["metadata"]["namespace"], {}),
     "learner of others": ("others", OF[LEARNER]), "operator of others": ("others", OF_OPERATOR),
+    "Prometheus": ("monitoring", {}), "agent of the API server": ("kube-system", {}),
 }  # fmt: skip
 """Namespace and labels of each."""
 LEARNERS, SHARDS = {"learner", "another learner"}, {"syncer", "another shard"}
+READERS = {"Prometheus", "agent of the API server"}
 UNIT_PORTS = (7403, 8080, 8471, 8476, 8477)
 OPEN: dict[str, dict[int, set[str]]] = {
-    **{name: {**dict.fromkeys(UNIT_PORTS, LEARNERS), 8431: {*PODS}} for name in LEARNERS},
+    **{name: {**dict.fromkeys(UNIT_PORTS, LEARNERS), 8431: READERS} for name in LEARNERS},
     **{
-        name: {**dict.fromkeys((7400, 7404), LEARNERS | SHARDS), 7401: {"operator"}, 7402: {*PODS}}
+        name: {**dict.fromkeys((7400, 7404), LEARNERS | SHARDS), 7401: {"operator"}, 7402: READERS}
         for name in SHARDS
     },
-    "evaluator": {7401: {"operator"}, 7402: {*PODS}},
+    "evaluator": {7401: {"operator"}, 7402: READERS},
 }
 """Who may reach which port of a pod; what is not here is closed. Pods of no run are open."""
 PORTS = sorted({*(port for each in OPEN.values() for port in each), 9999})
@@ -170,8 +172,10 @@ def plane(node: Namespace, tmp_path: Path) -> Iterator[ControlPlane]:
 def register(plane: ControlPlane, pods: Mapping[str, Pod]) -> None:
     """Tells the API server of them, as scheduler and kubelet would."""
     api = Api(plane)
+    plane.kubectl("wait", "--for=create", "namespace/kube-system", "--timeout=30s")
     for namespace in {namespace for namespace, _ in PODS.values()}:
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, "")
+        if namespace != "kube-system":
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, "")
         api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
     spec = {"nodeName": "node", "containers": [{"name": "main", "image": "none"}]}
     for index, (name, pod) in enumerate(pods.items()):
@@ -223,6 +227,7 @@ def test_enforced_policies_let_in_who_is_documented_and_nobody_else(
         held.callback(held.enter_context(enforce(plane, node, tmp_path)).kill)
         everything = {one: {other: {*PORTS} for other in pods if other != one} for one in pods}
         until(pods, everything, log)
+        plane.kubectl("label", "namespace", "monitoring", "atoll.dev/metrics=true")
         plane.kubectl("-n", "runs", "apply", "-f", str(ROOT / "manifests" / "networkpolicies.yaml"))
         allowed = {
             source: {

@@ -144,7 +144,7 @@ class LedgerStatus(LedgerReport):
     """
 
     fragments: int = 0
-    """Fragments of the model over all shards; a token is merged into each of them."""
+    """Fragments of which shard 0 owns a part; a token is merged into each of them."""
     waits: Annotated[tuple[WaitReport, ...], Field(max_length=MOST_WAITS)] = ()
     """For a unit: tokens in flight that wait for its link, by fragment; the first 64."""
 

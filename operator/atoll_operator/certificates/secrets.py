@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -47,19 +46,18 @@ class RunCertificates:
         if now >= self._begun + CHECK or now < self._newest - SKEW:
             self._begun = self._newest = now
         self._newest = max(self._newest, now)
-        if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{self._begun}":
-            self._authority = await self._open(now, f"{self._begun}")
-        authority = self._authority
-        checked = f"{self._begun} ".encode() + authority.pair.certificate
-        marks = {each: hashlib.sha256(checked + f"{each}".encode()).hexdigest() for each in members}
-        due = [each for each, mark in marks.items() if self._mark_of(tls_secret(each.name)) != mark]
-        await gather_bounded((self._issue(authority, each, marks[each], now) for each in due), AT_ONCE)
+        begun = self._begun
+        if self._authority is None or self._mark_of(ca_secret(self.run.name)) != begun:
+            self._authority = await self._open(now)
+        authority, certificate = self._authority, self._authority.pair.certificate
+        due = [each for each in members if self._mark_of(tls_secret(each.name)) != (begun, certificate, each)]
+        await gather_bounded((self._issue(authority, each, now) for each in due), AT_ONCE)
 
-    def _mark_of(self, secret: str) -> str:
+    def _mark_of(self, secret: str) -> object:
         entry = self._cache.get(Key("Secret", self.run.namespace, secret))
-        return "" if entry is None else entry.mark
+        return entry and entry.mark
 
-    async def _open(self, now: datetime.datetime, mark: str) -> Authority:
+    async def _open(self, now: datetime.datetime) -> Authority:
         """Read or create the authority, and renew the operator's own certificate."""
         run, name = self.run, ca_secret(self.run.name)
 
@@ -75,10 +73,10 @@ class RunCertificates:
             uri = identity(run.namespace, run.name, "operator", "operator")
             self._pair = authority.issue("atoll-operator", uri, (), now)
         authority.equip(self.context, self._pair)
-        self._cache.mark("Secret", secret, mark)
+        self._cache.mark("Secret", secret, self._begun)
         return authority
 
-    async def _issue(self, authority: Authority, member: Member, mark: str, now: datetime.datetime) -> None:
+    async def _issue(self, authority: Authority, member: Member, now: datetime.datetime) -> None:
         run, name, owned = self.run, tls_secret(member.name), member.owner(self.run)
 
         def body() -> Object:
@@ -91,7 +89,7 @@ class RunCertificates:
         if not current or not authority.accept(_value(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(body())
             log(logging.INFO, "a certificate was renewed", object=str(run), secret=name)
-        self._cache.mark("Secret", secret, mark)
+        self._cache.mark("Secret", secret, (self._begun, authority.pair.certificate, member))
 
     async def _find(self, name: str, make: Callable[[], Object]) -> Object:
         """The Secret; it is created if it does not exist. One that is not known yet is created without a read."""

@@ -70,7 +70,7 @@ class Entry:
     value: Any
     """What the projection keeps of the body."""
     groups: Mapping[str, Any]
-    mark: str = ""
+    mark: Hashable = ""
     """What the operator noted about this version; empty once the object has another version."""
 
 
@@ -121,7 +121,7 @@ class Cache:
         self._changed(new)
         return Change(key, old, new)
 
-    def mark(self, kind: str, body: Object, mark: str) -> None:
+    def mark(self, kind: str, body: Object, mark: Hashable) -> None:
         """Takes an answer of the API server, and attaches `mark` to this version of the object."""
         self.put(kind, body)
         entry = self.get(key_of(kind, body))
@@ -162,7 +162,7 @@ class Cache:
     def by(self, index: str, value: Hashable, kind: str) -> list[Entry]:
         """The objects of a kind under one value of an index, in the order of their names."""
         keys = self._groups.get((index, value), ())
-        return [self._entries[kind][key] for key in sorted(keys) if key.kind == kind]
+        return [self._entries[kind][key] for key in sorted(key for key in keys if key.kind == kind)]
 
     def _changed(self, entry: Entry) -> None:
         """An entry has come or gone."""

@@ -64,14 +64,16 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 
 
 async def _resync(feed: Feed, seconds: float) -> None:
+    wait = seconds
     while True:
         with contextlib.suppress(TimeoutError):
             # Not `wait_for`, which may lose a cancellation in Python 3.11.
-            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
+            async with asyncio.timeout(wait * random.uniform(0.9, 1.1)):
                 await feed.back.wait()
         if feed.back.is_set():
             feed.back.clear()
             feed.when_listed(())
+        wait = seconds
         for path, each in feed.watches.items():
             if each in feed.unlisted:  # its first list must have whole objects; the one below has names alone
                 continue
@@ -80,6 +82,8 @@ async def _resync(feed: Feed, seconds: float) -> None:
                 bodies, version = await feed.client.list(each.kind, each.namespace, each.selector)
             except (ApiError, Unreachable) as error:
                 log(logging.WARNING, "a collection could not be listed again", path=path, error=str(error))
+                if isinstance(error, Unreachable):
+                    wait = min(seconds, PAUSE_SECONDS)
             else:
                 check_versions(each.kind, known, bodies, version)
                 feed.listed(each, {key_of(each.kind, body) for body in bodies}, version)

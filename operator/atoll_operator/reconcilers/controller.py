@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.stored import dropped
@@ -20,7 +21,7 @@ from atoll_operator.kube.client import STRATEGIC
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
-from atoll_operator.metrics.process import Metrics
+from atoll_operator.metrics.process import CpuTimed, Metrics
 from atoll_operator.plan.conditions import VERSION_SKEW, Notice, document, find, only_figures
 from atoll_operator.plan.limits import NAMESPACE_LIMIT, Claim, Limits, Room
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
@@ -37,6 +38,8 @@ REFUSED_SECONDS = 5.0
 """Time until the next pass after the API server refused an object."""
 NEEDED = frozenset({"status.incarnation", "status.placement", "status.restarts"})
 """Status fields without which no unit can be healed, so the CRDs must have them."""
+UNANSWERED = 8
+"""Statuses of an object that are remembered until one of them is seen as stored."""
 RESYNC_SHARES = 0.8, 1.0
 """An object without events is reconciled again after a random share, between these two, of the resync time."""
 
@@ -109,10 +112,8 @@ class Memory:
     pace: Pace | None = None
     """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
-    unanswered: tuple[Object, Then] | None = None
-    """A status that was sent and not answered, and what follows if it was stored."""
-    cpu: float = 0.0
-    """CPU seconds of those parts of the present pass that await nothing."""
+    unanswered: deque[tuple[Object, Then]] = field(default_factory=lambda: deque(maxlen=UNANSWERED))
+    """Statuses that were sent and not answered, and what follows if one was stored."""
 
 
 class Reconciler:
@@ -138,14 +139,15 @@ class Reconciler:
         uid = body["metadata"]["uid"]
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
             memory = self._memory[key] = Memory(uid)
-        memory.cpu = 0.0
-        if memory.unanswered and memory.unanswered[0] == body.get("status"):
-            memory.unanswered[1]()
-            memory.unanswered = None
+        for status, follow in list(memory.unanswered):
+            if status == body.get("status"):
+                memory.unanswered.clear()
+                follow()
+        work = CpuTimed(self._reconcile(key, body, memory, now))
         try:
-            await self._reconcile(key, body, memory, now)
+            await work
         finally:
-            self._metrics.plan_seconds.labels(key.kind).observe(memory.cpu)
+            self._metrics.plan_seconds.labels(key.kind).observe(work.seconds)
 
     def _deleted(self, key: Key) -> None:
         """The object was deleted, or is being deleted."""
@@ -155,13 +157,6 @@ class Reconciler:
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         raise NotImplementedError
-
-    @contextmanager
-    def _timed(self, memory: Memory) -> Iterator[None]:
-        """Adds the CPU time of a part of a pass that awaits nothing."""
-        began = time.thread_time()
-        yield
-        memory.cpu += time.thread_time() - began
 
     def _pod_settings(self, run: str, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
         own = self._settings
@@ -227,17 +222,15 @@ class Reconciler:
         self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float, then: Then
     ) -> None:
         """Writes the status. Its Events and `then` follow, in a later pass if the answer is lost. Schedules a pass."""
-        with self._timed(memory):
-            status = document(plan.status)
+        status = document(plan.status)
 
         def follow() -> None:
             self._recorder.record(body, plan.notices, now)
             then()
 
-        # The first one stays: later ones are sent over an older version, or to a server that does not answer.
-        memory.unanswered = memory.unanswered or (status, follow)
+        memory.unanswered.append((status, follow))
         await self._write(key, body, status, memory)
-        memory.unanswered = None
+        memory.unanswered.clear()
         follow()
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)

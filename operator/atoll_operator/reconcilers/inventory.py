@@ -17,7 +17,7 @@ import msgspec
 from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
-from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
+from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
@@ -28,6 +28,7 @@ from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, un
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.run.observed import UnitFacts
 from atoll_runtime.contract import problems
 
 KINDS = ("TrainingRun", "LearnerUnit")
@@ -60,6 +61,32 @@ class Body(dict[str, Any]):
     @cached_property
     def unit(self) -> LearnerUnit:
         return self._read(LearnerUnit)
+
+    @cached_property
+    def controller(self) -> str:
+        return controller_uid(self)
+
+    @cached_property
+    def facts(self) -> UnitFacts:
+        """The unit as the run sees it that controls it, or any run if a user made it."""
+        try:
+            unit = self.unit
+        except Unreadable:
+            status, spec = self.status_of(LearnerUnitStatus), None
+        else:
+            status, spec = unit.status, unit.spec
+        metadata = self["metadata"]
+        stays = "deletionTimestamp" not in metadata
+        return UnitFacts(
+            name=metadata["name"],
+            run=self["spec"]["run"],
+            status=status,
+            spec=spec,
+            uid=metadata["uid"],
+            owned=bool(self.controller) and stays,
+            by_hand=not self.controller and stays,
+            generation=metadata["generation"],
+        )
 
     @cached_property
     def run(self) -> TrainingRun:
@@ -114,8 +141,8 @@ class Inventory(Cache):
         kept = Body(without_managed_fields(body))
         if template := body["spec"].get("podTemplate"):
             kept["spec"] = body["spec"] | {"podTemplate": self._pod_template(template)}
-        with suppress(Unreadable):  # made now, because a pass over a run uses the models of all its units
-            _ = kept.unit if kind == "LearnerUnit" else kept.run
+        with suppress(Unreadable):  # made now, because a pass over a run uses those of all its units
+            _ = kept.facts if kind == "LearnerUnit" else kept.run
         return kept
 
     def _pod_template(self, content: Object) -> PodTemplate | Object:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.certificates.authority import RunOwner, evaluator_member, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
-from atoll_operator.kube.cache import Key, controller_uid, key_of
+from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry, Unreadable
 from atoll_operator.kube.logs import log
@@ -41,24 +40,24 @@ class RunReconciler(Reconciler):
             self._queue.add(unit)
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
+        if (certificates := memory.certificates) is None:
+            owner = RunOwner(key.namespace, key.name, body["metadata"]["uid"])
+            certificates = memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         try:
-            with self._timed(memory):
-                run = self._observe(key, body)
-                plan = plan_run(run, now)
+            run = self._observe(key, body)
+            plan = plan_run(run, now)
         except Unreadable as error:
             old = body.status_of(TrainingRunStatus)
             status = invalid(old, body["metadata"]["generation"], str(error), now)
-            return await self._write(key, body, document(status), memory)
+            await self._write(key, body, document(status), memory)
+            return await self._attend(key, old.syncer_shards, certificates)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)
             return
-        if memory.certificates is None:
-            owner = RunOwner(key.namespace, key.name, run.uid)
-            memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         try:
-            refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
-            evaluator_refusal = await refusal_of(self._evaluate(key, run, plan, memory.certificates))
+            refusal = await refusal_of(self._act(key, run, plan, certificates))
+            evaluator_refusal = await refusal_of(self._evaluate(key, run, plan, certificates))
         except Retry as error:  # an earlier run of this name has left an object
             status = refused(plan.status, run.status, "Ready", str(error), now, "NameTaken")
             then = partial(self._wake, key, run, status)
@@ -70,6 +69,24 @@ class RunReconciler(Reconciler):
         await self._conclude(key, body, memory, plan, now, partial(self._wake, key, run, plan.status))
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
+
+    async def _attend(self, key: Key, shards: int, certificates: RunCertificates) -> None:
+        """Poll the syncer of a run that cannot be read, and keep the certificates of what it has, while it has syncer
+        pods. Raises Refused, and Retry while a Secret of an earlier run of this name exists."""
+        inventory, uid = self._inventory, certificates.run.uid
+        if not (shards and inventory.set_pods(key, uid, syncer(key.name))):
+            return self._syncers.stop(key)
+        bodies = (inventory.body(unit) for unit in inventory.unit_keys(key))
+        units = [_unit_facts(body, uid) for body in bodies if body]
+        certified = {
+            unit.name: "" if unit.owned else unit.uid for unit in units if unit.owned or unit.by_hand
+        }
+        names = (unit.name for unit in units)
+        refusal = await self._poll(key, shards, certified, names, certificates)
+        if inventory.set_pods(key, uid, evaluator(key.name)):
+            await certificates.ensure([evaluator_member(certificates.run)], datetime.now(UTC))
+        if refusal:
+            raise Refused(refusal)
 
     def _observe(self, key: Key, body: Body) -> RunObserved:
         """Raises Unreadable."""
@@ -103,7 +120,14 @@ class RunReconciler(Reconciler):
         """Carry out the plan, except for the evaluator and the status. Raises Refused. Units are deleted first: a quota
         may refuse new ones until then."""
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
-        refusal = await self._poll(key, run, plan, certificates)
+        refusal = ""
+        if plan.poll_syncer:
+            units, shards = certified_units(run), run.spec.syncer.shards
+            refusal = await self._poll(key, shards, units, run.units, certificates)
+            self._syncers.order(key, plan.checkpoint)
+        else:
+            end = self._syncers.forget if run.spec.suspend else self._syncers.stop
+            end(key)
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
             log(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
@@ -116,19 +140,21 @@ class RunReconciler(Reconciler):
         if refusal:
             raise Refused(refusal)
 
-    async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> str:
-        """Start or stop polling, with certificates for syncer and units. Returns why one of a unit made by hand was
-        refused: its Secret's name may be taken, and the run does not wait for that."""
-        if not plan.poll_syncer:
-            end = self._syncers.forget if run.spec.suspend else self._syncers.stop
-            end(key)
-            return ""
-        shards, now = run.spec.syncer.shards, datetime.now(UTC)
-        everybody = members(certificates.run, shards, certified_units(run))
+    async def _poll(
+        self,
+        key: Key,
+        shards: int,
+        certified: Mapping[str, str],
+        units: Iterable[str],
+        certificates: RunCertificates,
+    ) -> str:
+        """Start polling, with certificates for syncer and units (`certified_units`). Returns why one of a unit made by
+        hand was refused: its Secret's name may be taken, and the run does not wait for that."""
+        now = datetime.now(UTC)
+        everybody = members(certificates.run, shards, certified)
         await certificates.ensure([each for each in everybody if not each.unit_uid], now)
-        self._syncers.ensure(key, run.uid, shards, certificates.context)
-        self._syncers.keep(key, run.units)
-        self._syncers.order(key, plan.checkpoint)
+        self._syncers.ensure(key, certificates.run.uid, shards, certificates.context)
+        self._syncers.keep(key, units)
         by_hand = [each for each in everybody if each.unit_uid]
         try:
             return await refusal_of(certificates.ensure(by_hand, now))
@@ -178,22 +204,5 @@ class RunReconciler(Reconciler):
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:
-    try:
-        unit = body.unit
-    except Unreadable:
-        status, spec = body.status_of(LearnerUnitStatus), None
-    else:
-        status, spec = unit.status, unit.spec
-    metadata, controller = body["metadata"], controller_uid(body)
-    stays = "deletionTimestamp" not in metadata
-    return UnitFacts(
-        name=metadata["name"],
-        run=body["spec"]["run"],
-        status=status,
-        spec=spec,
-        uid=metadata["uid"],
-        owned=controller == run and stays,
-        by_hand=controller == "" and stays,
-        ours=controller in ("", run),
-        generation=metadata["generation"],
-    )
+    found = body.facts
+    return found if body.controller in ("", run) else replace(found, owned=False, ours=False)

@@ -39,9 +39,8 @@ class UnitReconciler(Reconciler):
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         try:
-            with self._timed(memory):
-                unit = self._observe(key, body, memory, now)
-                plan = plan_unit(unit)
+            unit = self._observe(key, body, memory, now)
+            plan = plan_unit(unit)
         except Unreadable as error:
             old = body.status_of(LearnerUnitStatus)
             status = refused(old, old, "Scheduled", str(error), now, "SpecInvalid")
@@ -59,8 +58,7 @@ class UnitReconciler(Reconciler):
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
             self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
             return
-        with self._timed(memory):
-            plan = describe(unit, plan)
+        plan = describe(unit, plan)
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
         await self._conclude(key, body, memory, plan, now, partial(self._count, unit.status, plan.status))

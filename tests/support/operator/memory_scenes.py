@@ -225,14 +225,20 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
 
 @scene
 async def what_follows_a_status_follows_also_when_the_answer_to_its_write_is_lost(world: World) -> None:
-    """The unit's write is sent again and refused for a conflict; the run's is not answered at all."""
-    answer, lost = Server.answer, dict[str, str]()
+    """The unit's first write is refused. The next is stored, sent again, and refused for a conflict. The run's is not
+    answered at all."""
+    answer, lost, refused = Server.answer, dict[str, str](), list[str]()
     errors = {UNIT: of_status(409, "Conflict", "the object has been modified"), "r": Unreachable("no answer")}
 
     def loses(server: Server, method: str, path: str, body: dict[str, Any], *rest: Any) -> Any:
-        found, status = answer(server, method, path, body, *rest), body.get("status", {})
+        status = body.get("status", {})
         name, said = path.split("/")[-2], f"{status.get('incarnation', status.get('phase'))}"
-        if method == "PUT" and (name, said) in ((UNIT, "2"), ("r", "Failed")) and name not in lost:
+        loses = method == "PUT" and (name, said) in ((UNIT, "2"), ("r", "Failed")) and name not in lost
+        if loses and name == UNIT and not refused:
+            refused.append(name)
+            raise errors[name]
+        found = answer(server, method, path, body, *rest)
+        if loses:
             lost[name] = said
             raise errors[name]
         return found
@@ -668,3 +674,21 @@ async def what_cannot_be_read_of_a_run_or_a_unit_stops_no_other_unit(world: Worl
     world.change("LearnerUnit", WITNESS, spec={"batch": batch})
     await until_learns(world, 2, UNIT, WITNESS)
     await world.until_condition("r", "Degraded", "False")
+
+
+@scene
+async def run_that_cannot_be_read_has_its_syncer_polled_and_its_certificates_kept(world: World) -> None:
+    world.change_run(evaluation={})
+    secrets = [Key("Secret", "ns", f"{name}-tls") for name in (UNIT, "r-syncer", "r-evaluator")]
+    await world.until("it has an evaluator", lambda: secrets[-1] in world.server.objects)
+    [one, two] = world.server.get("TrainingRun", "r")["spec"]["pools"]
+    world.change_run(pools=[one, {**two, "units": 1000}])
+    await world.until_condition("r", "Degraded", "True", "SpecInvalid")
+    world.operate()
+    for secret in secrets:
+        world.server.delete(*secret[::2])
+    await world.until("all are issued again", lambda: world.server.objects.keys() >= {*secrets})
+    world.syncer.says[UNIT, 1] = {"step": 0}
+    await until_learns(world, 2, UNIT)
+    assert world.unit(UNIT)["lastFailure"]["reason"] == "Hang"
+    assert learns(world, 1, WITNESS)

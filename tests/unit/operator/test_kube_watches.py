@@ -239,6 +239,18 @@ async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: Worl
         await until(lambda: world.known == {"a", "b"})
 
 
+async def test_a_resync_whose_lists_fail_is_soon_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "PAUSE_SECONDS", 0.1)
+    async with world.watched(resync_seconds=300) as feed:
+        await world.watching({"a", "b", "c"})
+        del world.pods["c"]
+        world.refusals = [(503, "not ready")] * 8
+        feed.back.set()
+        await until(lambda: world.known == {"a", "b"})
+
+
 async def test_a_resync_that_succeeds_says_nothing_of_a_watch_that_is_down(world: World) -> None:
     async with world.watched(resync_seconds=0.2) as feed:
         await world.watching({"a", "b", "c"})

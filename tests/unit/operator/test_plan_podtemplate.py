@@ -46,7 +46,7 @@ def test_units_with_equal_templates_have_it_in_memory_once() -> None:
     whole = PodTemplate.model_validate(TEMPLATE).model_dump(mode="json", by_alias=True)
     templates = {"a": TEMPLATE, "b": dict(reversed(TEMPLATE.items())), "c": whole}
     for name, template in copy.deepcopy(templates).items():
-        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
+        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "generation": 1}
         spec = learner_unit().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec | {"podTemplate": template}})
         body = inventory.body(Key("LearnerUnit", "ns", name))

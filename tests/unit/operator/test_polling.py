@@ -24,7 +24,7 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
-from atoll_operator.polling import BODY_LIMIT, EvaluatorPoller, SyncerPoller
+from atoll_operator.polling import BODY_LIMIT, LONG, LONG_AT_ONCE, EvaluatorPoller, SyncerPoller
 from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
@@ -51,12 +51,17 @@ def contexts(of: str = "r", trusts: str = "r", hosts: Sequence[str] = HOSTS) -> 
 
 @asynccontextmanager
 async def polled(
-    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1, **tls: Any
+    handle: Handler,
+    changed: Any = lambda *_: None,
+    kind: Any = SyncerPoller,
+    shards: int = 1,
+    path: str = "{shard}",
+    **tls: Any,
 ) -> AsyncIterator[Any]:
     """A poller of the pod that answers so; shard `n` is at `/n`."""
     pod, operator = contexts(**tls)
     async with answering(handle, pod) as address:
-        urls = {"syncer_url": f"{address}/{{shard}}", "evaluator_url": address}
+        urls = {"syncer_url": f"{address}/{path}", "evaluator_url": address}
         poller = kind(Settings(runtime_image="i", poll_seconds=0.05, **urls), Metrics(), changed)
         poller.ensure(RUN, "u", shards, operator)
         if kind is SyncerPoller:
@@ -107,15 +112,88 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
-async def test_waits_are_kept_of_the_runs_units_alone_and_a_deleted_one_keeps_its_incarnation() -> None:
-    report = of_units(1001)
-    wait = contract.WaitReport(fragment=1, tokens=2, since=3, what="its link")
-    short = contract.UnitReport(incarnation=1, hosts=1, state="Learning")
-    long = short.model_copy(update={"waits": [wait] * 100})
-    report = report.model_copy(update={"units": report.units | {"r-pool-0": long, "r-pool-1000": long}})
-    units = (await heard(Answers([report]).handle)).status.units
-    assert units.keys() == report.units.keys() and units["r-pool-0"].waits == [wait] * 64
-    assert (units["r-pool-1000"].incarnation, units["r-pool-1000"].waits) == (1, [])
+async def test_reports_are_kept_of_the_runs_units_and_of_others_the_incarnation_and_the_sum_of_their_ledgers() -> (
+    None
+):
+    report, wait = of_units(3000), contract.WaitReport(fragment=1, tokens=2, since=3, what="its link")
+    long = contract.UnitReport(incarnation=5, hosts=1, state="Learning").model_copy(
+        update={"waits": [wait] * 100}
+    )
+    state = await heard(
+        Answers(
+            [report.model_copy(update={"units": report.units | {"r-pool-0": long, "r-pool-2000": long}})]
+        ).handle
+    )
+    own, units, ledger = of_units(1000), state.status.units, state.status.ledger
+    assert units == own.units | {"r-pool-0": long.model_copy(update={"waits": [wait] * 64})}
+    assert (state.incarnation_of("r-pool-0"), state.incarnation_of("r-pool-2000")) == (5, 5)
+    assert ledger.keys() == own.ledger.keys() | {""} and ledger[""].merged == 2000 * (10**14 - 7)
+    assert contract.LedgerReport.total(ledger.values()) == contract.LedgerReport.total(report.ledger.values())
+
+
+async def test_what_is_kept_of_a_long_report_does_not_grow_with_its_texts() -> None:
+    """A run names the image of its syncer, and the operator of all runs keeps the report."""
+    text = "a" * 10**6
+    unit = contract.UnitReport(incarnation=1, hosts=1, state="Gone").model_dump(by_alias=True)
+    units = {"r-pool-0": unit | dict.fromkeys(("suspect", "slow", "seedMessage"), text)}
+    content = {
+        "phase": "Running",
+        "message": text,
+        "down": text,
+        "units": units,
+        "checkpoint": {"error": text},
+    }
+
+    async def handle(uid: str, _: web.Request) -> web.Response:
+        return web.json_response({"runUid": uid, **content})
+
+    for uid, reason in (("u", ""), (text, FOREIGN)):
+        state = await heard(functools.partial(handle, uid))
+        assert state.reason == reason and len(f"{state}") < 20_000
+
+
+async def test_a_compressed_report_is_not_read() -> None:
+    async def handle(_: web.Request) -> web.Response:
+        (response := answer(of_units(1))).enable_compression(web.ContentCoding.gzip)
+        return response
+
+    assert (await heard(handle)).reason == "SyncerStatusInvalid"
+
+
+async def test_few_long_reports_are_received_at_a_time_and_short_ones_do_not_wait_for_them() -> None:
+    """The bodies of 40 runs, 8 MiB each, would end the operator."""
+    slow = [Key("TrainingRun", "ns", f"slow{number}") for number in range(LONG_AT_ONCE)]
+    quick, goes_on, known = Key("TrainingRun", "ns", "quick"), asyncio.Event(), set[str]()
+    short = asyncio.Semaphore(0)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path == "/r":
+            short.release()
+            return answer(of_units(1))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b" " * LONG)
+        if request.path != "/quick":
+            await goes_on.wait()
+        await response.write(contract.dump(of_units(1)).encode())
+        return response
+
+    def changed(run: Key, *_: SyncerState) -> None:
+        known.add(run.name)
+        if len(known) == len(slow) + 2:
+            over.set()
+
+    over, hosts = asyncio.Event(), [shard_host(run.name, "ns", 0) for run in (RUN, quick, *slow)]
+    async with polled(handle, changed, path="{run}", hosts=hosts) as poller:
+        for runs in (slow, [quick]):
+            for run in runs:
+                poller.ensure(run, "u", 1, contexts(hosts=hosts)[1])
+            for _ in range(8):
+                await asyncio.wait_for(short.acquire(), 30)
+        assert known == {"r"}
+        goes_on.set()
+        await asyncio.wait_for(over.wait(), 30)
+        assert all(poller.state(run, "u").answers for run in (quick, *slow))
 
 
 UNIT = {"incarnation": 1, "hosts": 0, "state": "Gone"}
@@ -133,6 +211,8 @@ WRONG_EVERYWHERE: dict[str, dict[str, Any]] = {
     "discarded": {"ledger": {"a": {"discarded": of_many("x")}}},
     "reasons": {"units": {"a": UNIT | {"refusals": of_many(1)}}},
     "fates": {"ledger": {"a": {"discarded": of_many(1)}}},
+    "a long name": {"units": {"a" * 10**6: UNIT}},
+    "a long reason": {"ledger": {"a": {"discarded": {"b" * 10**6: 1}}}},
     "too many units": {"units": of_many(UNIT)},
     "too many ledgers": {"ledger": of_many({})},
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from atoll_operator.api.common import Condition
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import ABSENT, find, is_true, parse_time
@@ -15,7 +17,7 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
-from atoll_operator.plan.unit.waiting import QUEUED
+from atoll_operator.plan.unit.waiting import HOLDS, QUEUED
 from atoll_runtime.contract import EvaluatorStatus
 
 PLACED_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
@@ -24,9 +26,9 @@ PATIENCE_SECONDS = 600.0
 """After this time the run does not count on a unit that has lost the syncer or finds no hosts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitFacts:
-    """One LearnerUnit as its run sees it."""
+    """One LearnerUnit as its run sees it. It is kept as long as the object does not change."""
 
     name: str
     run: str
@@ -43,11 +45,17 @@ class UnitFacts:
     ours: bool = True
     """Created by this run or by a user, also while it is being deleted; otherwise it belongs to an earlier run."""
 
-    @property
+    @cached_property
     def learning(self) -> bool:
         """Whether it learns, with its present spec."""
         current = self.status.observed_generation == self.generation
         return current and is_true(self.status.conditions, "Learning")
+
+    @cached_property
+    def hold(self) -> Condition | None:
+        """The condition by which it waits until somebody else acts."""
+        parts = (find(self.status.conditions, name) for name in ("Scheduled", "PodsReady"))
+        return next((part for part in parts if part.status == "False" and part.reason in HOLDS), None)
 
     def idle(self, serving_since: float | None, now: float) -> bool:
         """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes. That
@@ -86,7 +94,7 @@ class EvaluatorState:
         return replace(self, reason=reason, message=message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunObserved:
     name: str
     namespace: str
@@ -129,7 +137,7 @@ class RunObserved:
         report = self.syncer.status
         return self.status.global_step > 0 or (report is not None and report.global_step > 0)
 
-    @property
+    @cached_property
     def own_units(self) -> dict[str, UnitFacts]:
         """Units that name this run, in order of their names."""
         return {name: unit for name, unit in sorted(self.units.items()) if unit.run == self.name}

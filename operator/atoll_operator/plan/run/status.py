@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from atoll_operator.api.common import RUN_CONDITIONS, Condition
+from atoll_operator.api.common import RUN_CONDITIONS
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
-from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.conditions import State, clip, find, format_time, skew, state, states_of, transition
 from atoll_operator.plan.limits import NAMESPACE_LIMIT
@@ -15,11 +14,11 @@ from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
 from atoll_operator.plan.run.evaluation import EvaluationPlan
 from atoll_operator.plan.run.figures import last_heal_seconds, syncer_figures, unit_figures
-from atoll_operator.plan.run.observed import RunObserved
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
-from atoll_operator.plan.unit.waiting import HOLDS, hindrances
+from atoll_operator.plan.unit.waiting import hindrances
 
 FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
@@ -145,28 +144,22 @@ def _degraded(facts: RunFacts) -> State:
         return state(True, "CheckpointFailed", report.checkpoint.error)
     if run.room.message:
         return state(True, NAMESPACE_LIMIT, run.room.message)
-    return _units_degraded({name: unit.status for name, unit in run.own_units.items()})
+    return _units_degraded(run.own_units)
 
 
-def _units_degraded(units: dict[str, LearnerUnitStatus]) -> State:
+def _units_degraded(units: Mapping[str, UnitFacts]) -> State:
     """Units out of restarts, then units that heal by themselves, then units that wait until somebody acts."""
-    failed = [name for name, unit in units.items() if unit.phase == "Failed"]
+    failed = [name for name, unit in units.items() if unit.status.phase == "Failed"]
     if failed:
-        return state(True, "UnitFailed", f"{', '.join(failed)}: {units[failed[0]].message}")
-    held = {name: hold for name, unit in units.items() if (hold := _hold(unit)) is not None}
-    healing = [name for name, unit in units.items() if unit.phase == "Healing"]
+        return state(True, "UnitFailed", f"{', '.join(failed)}: {units[failed[0]].status.message}")
+    held = {name: hold for name, unit in units.items() if (hold := unit.hold) is not None}
+    healing = [name for name, unit in units.items() if unit.status.phase == "Healing"]
     if healing and not held.keys() & set(healing):
-        return state(True, "UnitHealing", f"{', '.join(healing)}: {units[healing[0]].message}")
+        return state(True, "UnitHealing", f"{', '.join(healing)}: {units[healing[0]].status.message}")
     if held:
         name = min(held, key=lambda name: (name not in healing, name))
         return state(True, held[name].reason, f"{name}: {held[name].message}")
     return state(False, "AsExpected")
-
-
-def _hold(unit: LearnerUnitStatus) -> Condition | None:
-    """The condition by which the unit waits until somebody else acts."""
-    parts = (find(unit.conditions, name) for name in ("Scheduled", "PodsReady"))
-    return next((part for part in parts if part.status == "False" and part.reason in HOLDS), None)
 
 
 def _waiting(run: RunObserved) -> dict[str, State]:

@@ -3,10 +3,11 @@ of its state has to be acted on at once, unless only progress figures changed, w
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from atoll_runtime.contract import SyncerStatus, UnitReport
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
 
 UNAVAILABLE = "SyncerUnavailable"
 MISSES = 2
@@ -52,6 +53,8 @@ class SyncerState:
     """When the last valid report came."""
     merged: int = field(default=0, compare=False)
     """Token-fragments merged of all units, by the ledger in `status`."""
+    deleted: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Of units that it knows and the run does not have: their last incarnations. `status` has their ledgers' sum."""
     misses: int = field(default=0, compare=False)
 
     @property
@@ -84,6 +87,12 @@ class SyncerState:
         """What it says of a unit now; None while it does not answer."""
         return self.status.units.get(unit) if self.status is not None and self.answers else None
 
+    def incarnation_of(self, unit: str) -> int:
+        """The newest incarnation of this name that it knows; 0 if none, and while it does not answer. A new unit may
+        have the name of a deleted one."""
+        report, last = self.report_of(unit), self.deleted.get(unit, 0)
+        return report.incarnation if report is not None else last if self.answers else 0
+
     def dated(self, offset: float) -> SyncerState:
         """The state with times of another clock, which is ahead by `offset` seconds."""
         times = {name: getattr(self, name) for name in ("answering_since", "heard_at")}
@@ -107,6 +116,17 @@ class SyncerState:
         if reason == UNAVAILABLE and misses < MISSES and not self.reason:
             return replace(self, misses=misses)
         return replace(self, reason=reason, message=message, answering_since=None, misses=misses)
+
+
+def of_units(report: SyncerStatus, own: Collection[str]) -> tuple[SyncerStatus, dict[str, int]]:
+    """The report with these units alone, and the last incarnations of the others. The ledgers of these become one."""
+    units, ledger = report.units, report.ledger
+    kept = {name: ledger[name] for name in ledger if name in own}
+    if len(kept) < len(ledger):
+        kept[""] = LedgerReport.total(ledger[name] for name in ledger if name not in own)
+    update = {"units": {name: units[name] for name in units if name in own}, "ledger": kept}
+    deleted = {name: units[name].incarnation for name in units if name not in own}
+    return report.model_copy(update=update), deleted
 
 
 def serving(state: SyncerState) -> tuple[bool, bool, str]:

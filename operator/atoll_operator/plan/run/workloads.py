@@ -62,8 +62,9 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
     found = {f"{run.name}-{pool}": {batch} for pool, batch in wanted.items()}
     for name, unit in run.own_units.items():
         if unit.spec is not None:
-            pool = names.unit_name(run.name, unit.spec.pool, 0).removesuffix("-0")
-            found.setdefault(pool if unit.owned else name, set()).add(unit.spec.batch)
+            found.setdefault(f"{run.name}-{unit.spec.pool}" if unit.owned else name, set()).add(
+                unit.spec.batch
+            )
     return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 

@@ -153,8 +153,9 @@ class UnitObserved:
     def known_incarnation(self) -> int:
         """The newest incarnation of this name that the syncer or a pod knows. It may belong to an earlier unit. An own
         pod that is newer than the status shows that the status is an old one; then no write of it succeeds."""
-        reported = self.report.incarnation if self.report is not None else 0
-        return max(reported, *(pod.made_for for pod in (*self.pods, *self.earlier)), 0)
+        return max(
+            self.syncer.incarnation_of(self.name), *(pod.made_for for pod in (*self.pods, *self.earlier)), 0
+        )
 
     @cached_property
     def met(self) -> bool:
