@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import soak
 from lone_shard import LONE
+from sim_disk import Mount
 from sim_scenario import Island, Scenario, Weather
+from sim_shard import ShardProcess
 from sim_world import World
 from soak import batch
 
@@ -38,6 +40,31 @@ def four_units(rules: Rules, steps: tuple[float, ...], weather: Weather, budget:
 
 
 FOUR = replace(LONE, fragments=4, target_steps=40)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["crash", "power"])
+def test_a_run_goes_on_whichever_shard_dies_at_whichever_change_of_its_volume(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver that ships, with its journal, cuts and recovery. `power`: what was not synced is lost too."""
+    change, left, died = Mount._change, 0, 0
+
+    def count(mount: Mount) -> None:
+        nonlocal left
+        left -= 1
+        process = mount._process
+        if left == 0 and isinstance(process, ShardProcess) and process.alive:
+            process.world.crash(process.slot, fault)
+        change(mount)
+
+    monkeypatch.setattr(Mount, "_change", count)
+    rules = replace(FOUR, interval=4, overlap=2, quorum=2, cut_interval=3, target_steps=6, shards=2)
+    while left <= 0:  # in the last world all changes were made
+        died += 1
+        left = died
+        four_units(rules, (1.0, 1.1), Weather(0.05)).run()
+    assert died > 100
 
 
 def test_memory_for_fewer_rounds_than_may_be_in_flight_holds_no_run_up() -> None:

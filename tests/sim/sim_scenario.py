@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.protocol.rules import SLOW_FACTOR, Rules
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import run_contract
 
 FAULTS = (
@@ -255,7 +255,7 @@ def rare(scenario: Scenario, rng: random.Random) -> Scenario:
         *others, last = scenario.islands
         if others and rng.random() < 0.7:
             last = replace(last, pace=rng.uniform(5.0, 10.0))
-        scenario = replace(scenario, rules=replace(rules, slow_factor=SLOW_FACTOR), islands=(*others, last))
+        scenario = replace(scenario, rules=replace(rules, slow_factor=4.0), islands=(*others, last))
     if rng.random() < RARE:
         more = [(rng.randrange(MOMENTS), rng.choice(RARE_FAULTS)) for _ in range(rng.randint(1, 3))]
         scenario = replace(scenario, faults=tuple(sorted([*scenario.faults, *more])))

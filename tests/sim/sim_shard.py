@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.records import JournalError, State, fragment_file, newest, read
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.syncer.status import Status
+from atoll_runtime.syncer.status import Status, figures
 from atoll_runtime.syncer.tape import Tape
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path("layout-1/journal")
 """On the shard's volume; the operator names the folder above it."""
-FIGURES_SECONDS = (10.0, 15.0)
-"""Seconds between two reports of figures of a shard. Reports are rare, because they are costly and decide nothing."""
+FIGURES_SECONDS = 10.0
+"""Seconds between two times that a shard tells its figures. They are rare, because they decide nothing."""
 
 
 @dataclass(eq=False)
@@ -165,7 +166,8 @@ class ShardProcess(Server):
         self.driver.start()
         if self.number != COORDINATOR:
             network: Any = SimNetwork(self, world.shards[COORDINATOR])
-            self.driver.spawn(Following(self.driver, network, self.status.own, FIGURES_SECONDS).serve())
+            told = functools.partial(figures, self.service)
+            self.driver.spawn(Following(self.driver, network, told, FIGURES_SECONDS).serve())
         try:
             await self.driver.failed
         except Exception as error:

@@ -17,13 +17,13 @@ from refusals import patched
 
 from atoll_cli.__main__ import main
 from atoll_cli.simulate.admission import faults
-from atoll_cli.simulate.plan import too_small
+from atoll_cli.simulate.plan import too_small, uneven
 from atoll_cli.simulate.planview import report
 from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS, chips_of, generation_of
 from atoll_runtime.contract import TargetSpec
 from atoll_runtime.simulate.planner.merging import on_their_links
-from atoll_runtime.simulate.planner.needs import CHIPS
+from atoll_runtime.simulate.planner.needs import CHIPS, shard_need
 from atoll_runtime.simulate.planner.run import Assumptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +114,24 @@ def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(tmp_pat
         "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 51.4 GB: give it that much, or more shards",
     ]
     assert too_small_of(changed(tmp_path, {"spec.syncer": small | {"shards": 4}}, MIXED)) == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "fragments", "shards", "ratio", "told"),
+    [
+        ("125m", 24, 2, 1.2, []),
+        ("125m", 48, 8, 4.79, ["48 in each of 8 shards: the largest is 4.79 times the mean; 13 are even enough"]),
+        ("1m", 8, 32, 12.4, ["8 in each of 32 shards: the largest is 12.4 times the mean; fewer shards are wanted"]),
+    ],
+)  # fmt: skip
+def test_fragments_of_very_unequal_sizes_are_told_with_how_many_would_be_even(
+    preset: str, fragments: int, shards: int, ratio: float, told: list[str], tmp_path: Path
+) -> None:
+    outer = {"fragments": fragments, "interval": 48}
+    patch = {"spec.model.preset": preset, "spec.outer": outer, "spec.syncer.shards": shards}
+    _, run = read_run(changed(tmp_path, patch, SHARDED))
+    assert shard_need(run)["largest_fragment"] == pytest.approx(ratio, rel=0.01)
+    assert uneven(run) == [f"spec.outer.fragments: {line}" for line in told]
 
 
 def test_a_task_of_the_users_own_has_to_be_importable_here_too(refused: Any) -> None:

@@ -1,8 +1,9 @@
-"""A fleet under failures: the simulation against closed forms, against the published table, and against itself."""
+"""A fleet under failures: the simulation against closed forms, the published table, the syncer's driver, and itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 from math import exp
 from statistics import fmean
 from typing import Any
@@ -12,10 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll_runtime.contract import OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate
+from atoll_runtime.simulate.fleet.methods import unit
 from atoll_runtime.simulate.fleet.published import GRID
+from atoll_runtime.simulate.fleet.rounds import TOKENS, Learner, World
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery
-from atoll_runtime.simulate.fleet.timeline import Account
+from atoll_runtime.simulate.fleet.timeline import Account, account
+from atoll_runtime.simulate.network import Wire
 
 METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
 CRASH = Recovery(notice=0.0)
@@ -116,6 +122,32 @@ def test_below_the_quorum_steps_count_for_nothing() -> None:
     assert bound.chip_seconds["below_quorum"] > 0.1 * free.chip_seconds["useful"]
     total = bound.chip_seconds["useful"] + bound.chip_seconds["below_quorum"]
     assert total == pytest.approx(free.chip_seconds["useful"])
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_the_driver_stands_still_as_long_and_merges_as_much_of_what_units_train(quorum: int) -> None:
+    """Three units with steps of a second, of which only one lives for a while. What it trains below the quorum does not
+    count in a fleet's goodput; the driver merges it later."""
+    hits, H, steps, far = ([80.0, 180.0], [95.0], []), 4, 240, 1e4
+    recovery = Recovery(notice=0.0, repair=45.0)
+    heal = Heal(detect=0, schedule=0, start=0, restore=0, catch_up=2, unmerged=H / 2 + 2)
+    units = tuple(Unit(1.0, Wire(0.2)) for _ in hits)
+    world = World(Scenario(OuterSpec(fragments=H, interval=H), QuorumSpec(min=quorum), steps, units))
+    for first, times in zip(world.learners.values(), hits, strict=True):
+        learner = first
+        for life in unit(1, recovery, heal, [(time, 0.0) for time in times], far).stretches:
+            if life.start:
+                learner = Learner(f"{first.name}-{life.start}", world.shard, Wire(0.2), repeat(1.0))
+                world.loop.plan(life.start - heal.catch_up, learner, learner.spawn, learner.train())
+            world.loop.plan(life.end, None, learner.kill)
+    assert all(taken for _, taken in world.merges())
+    seconds = world.loop.now
+    lines = [unit(1, recovery, heal, [(time, 0.0) for time in times], seconds) for times in hits]
+    share = account(Fleet(chips=3, learners=3, slice_chips=1, quorum=quorum), lines, seconds).share
+    assert 3 * share["below_quorum"] == pytest.approx(1 - steps / seconds, abs=0.01)
+    assert (share["below_quorum"] > 0.03) == (quorum == 2)
+    merged = sum(each.merged for each in world.accounts.values()) / (H * TOKENS * 3 * seconds)
+    assert share["useful"] + share["below_quorum"] == pytest.approx(merged, abs=0.01)
 
 
 def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:

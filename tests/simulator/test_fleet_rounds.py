@@ -31,7 +31,7 @@ MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)
 
 
 def scenario(
-    *paces: float, spread: float = 0.0, steps: int = 80, quorum: int = 1, grace: float = 0.8, **outer: int
+    *paces: float, spread: float = 0.0, steps: int = 80, quorum: int = 1, grace: float = 0.8, **outer: float
 ) -> Scenario:
     schedule = OuterSpec(**{"fragments": 8, "interval": 8, **outer})
     return Scenario(
@@ -82,20 +82,22 @@ def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_
 
 
 @pytest.mark.parametrize(
-    ("paces", "guard", "step", "least"),
+    ("paces", "outer", "step", "least"),
     [
-        ((1.0, 1.0, 1.0), True, 1.0, 0.95),
-        ((1.0, 2.0), True, 2.0, 0.95),
-        ((1.0, 2.0, 9.0), True, 2.0, 0.95),
+        ((1.0, 1.0, 1.0), {}, 1.0, 0.95),
+        ((1.0, 2.0), {}, 2.0, 0.95),
+        ((1.0, 2.0), {"slow_factor": 1.5}, 1.0, 0.95),
+        ((1.0, 2.0, 9.0), {}, 2.0, 0.95),
         # The first steps are faster: until the slowest has reported, the others set the clock.
-        ((1.0, 2.0, 9.0), False, 9.0, 0.65),
-        ((1.0, 6.0, 9.0), True, 9.0, 0.65),
+        ((1.0, 2.0, 9.0), {"slow_factor": 5.0}, 9.0, 0.65),
+        ((1.0, 2.0, 9.0), {"guard": False}, 9.0, 0.65),
+        ((1.0, 6.0, 9.0), {}, 9.0, 0.65),
     ],
 )
 def test_the_clock_keeps_the_pace_of_the_slowest_that_the_guard_lets_set_it(
-    paces: tuple[float, ...], guard: bool, step: float, least: float
+    paces: tuple[float, ...], outer: dict[str, float], step: float, least: float
 ) -> None:
-    asked = scenario(*paces, guard=guard)
+    asked = scenario(*paces, **outer)
     assert clock_step(paces, asked.outer) == step
     assert least * step < outcome(asked, 0).seconds / 80 < 1.05 * step
 

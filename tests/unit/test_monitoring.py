@@ -46,7 +46,7 @@ def unit_body(name: str, phase: str, *conditions: dict[str, str]) -> dict[str, A
 
 
 def metadata(name: str) -> dict[str, Any]:
-    return {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"}
+    return {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1", "generation": 1}
 
 
 def condition(kind: str, status: str, reason: str) -> dict[str, str]:

@@ -322,6 +322,32 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     assert not [each for each in waits(shard.machine, a) if each.fragment == 1]
 
 
+def test_a_unit_that_joined_late_has_missed_no_round_before_that() -> None:
+    shard = Shard()
+    for _ in range(2):
+        shard.until_open(1, serve=True)
+        shard.second("a", "b")
+    assert set(shard.merged) == set(range(P))
+    shard.join("c")
+    shard.step("c")
+    late = shard.machine.units["c"]
+    assert late.account.position and list(waits(shard.machine, late)) == []
+
+
+def test_all_tokens_in_flight_of_a_unit_without_a_session_are_listed() -> None:
+    shard = Shard()
+    for _ in range(2):
+        shard.until_open(1, serve=True)
+        shard.second("a", "b")
+    a = shard.machine.units["a"]
+    assert list(waits(shard.machine, a)) == []
+    shard.tell(Left("a", 1, 0))
+    listed = list(waits(shard.machine, a))
+    assert sum(each.tokens for each in listed) == a.account.in_flight > 0
+    (first,) = [each for each in listed if each.fragment == 1]
+    assert first.since == shard.machine.versions[1] and "session" in first.what
+
+
 def carried(shard: Shard) -> tuple[Part, Part]:
     """Both units have answered a round. The body of `a` will be carried over; the round waits for that of `b`."""
     return shard.offer("a", 1, 2.0 * P), shard.offer("b", 1, 0.5)

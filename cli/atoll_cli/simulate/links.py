@@ -119,7 +119,8 @@ def answer(found: Values) -> Report:
             f"goodput {percent(goodput)}: share of all units' time in inner steps.",
             "member: share of rounds. merged: share of trained tokens; the rest is under way at the end, or came "
             "too late. hidden: share of the unit's time in inner steps. period: it takes part in one of so many "
-            "rounds. need, codec, streams and period: as the unit uses its link at the end.",
+            "rounds. codec, streams and period: as the unit uses its link at the end. need: for every round in "
+            "that codec.",
         ),
         document={"units": rows, "goodput": goodput},
     )

@@ -10,7 +10,7 @@ from atoll_cli.arguments import Option, Read, Values, as_path, choice, count, nu
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.links import MOST_STEPS, in_time
 from atoll_cli.simulate.output import Report
-from atoll_cli.text import amount
+from atoll_cli.text import amount, counted
 
 if TYPE_CHECKING:
     from atoll_operator.api.sections import SyncerSpec
@@ -78,7 +78,7 @@ def answer(found: Values) -> Report:
     names = {pool.name for pool in planned.pools} - assumed.pool_mtbi.keys()
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} & names
     prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
-    warnings = too_small(spec.syncer, planned)
+    warnings = too_small(spec.syncer, planned) + uneven(planned)
     plan = document(planned, assumed, choose(planned, assumed), links, prices, warnings)
     plan["assumed"]["spot_as_on_demand"] = sorted(spot)
     return report(plan)
@@ -133,6 +133,19 @@ def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
         f"spec.syncer.{field}: {value}, and a shard comes to {amount(least, 'B')}: give it that much, or more shards"
         for field, (value, least) in given.items()
         if value is not None and quantity(str(value)) < least
+    ]
+
+
+def uneven(planned: Run) -> list[str]:
+    """Return a line if the largest fragment is far above the mean."""
+    from atoll_runtime.simulate.planner.needs import EVEN, even_fragments, shard_need
+
+    if (ratio := shard_need(planned)["largest_fragment"]) <= EVEN:
+        return []
+    fewer = even_fragments(planned)
+    return [
+        f"spec.outer.fragments: {planned.outer.fragments} in each of {counted(planned.shards, 'shard')}: the largest "
+        f"is {ratio:.3g} times the mean; {f'{fewer} are even enough' if fewer else 'fewer shards are wanted'}"
     ]
 
 

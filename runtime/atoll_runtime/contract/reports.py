@@ -17,16 +17,21 @@ MOST_REASONS = 16
 ReportedUri = Annotated[str, Field(max_length=1024)]
 ReportedQuorum = Annotated[str, Field(max_length=128)]
 """The operator copies what has these types into a status, which has them too."""
+Told = Annotated[str, AfterValidator(lambda text: text[:4096])]
+Remark = Annotated[str, AfterValidator(lambda text: text[:512])]
+"""Texts for people, of a run and of a unit, cut to these lengths."""
+UnitName = Annotated[str, Field(max_length=63)]
+ReasonName = Annotated[str, Field(max_length=63)]
 OTHER = "Other"
 """The reason of what would be one reason too many."""
 MOST_WAITS = 64
 """The most fragments of a unit that are listed because their tokens wait for its link."""
 ALL_WAITS = 1 << 14
-"""The most of these in a report, so that shard 0 and the operator can read it."""
+"""The most of these in a report, so that the operator can read it."""
 
 
 def most_waits(units: int) -> int:
-    """The most of them that each of so many connected units lists: above 256 units fewer than `MOST_WAITS`."""
+    """The most of them that each of so many units lists: above 256 units fewer than `MOST_WAITS`."""
     return min(MOST_WAITS, ALL_WAITS // max(units, 1))
 
 
@@ -79,7 +84,7 @@ class WaitReport(Report):
     tokens: int
     """Number of tokens that wait."""
     since: int
-    """Global step of the first round without them, or of the round that they are on their way to."""
+    """Global step since which they wait."""
     what: Annotated[str, Field(max_length=128)]
     """What they wait for."""
 
@@ -120,7 +125,7 @@ class LinkReport(Report):
 class UnitReport(Report):
     """One unit, as the syncer sees it."""
 
-    incarnation: int
+    incarnation: Annotated[int, Field(lt=1 << 63)]
     hosts: int
     """Hosts connected now."""
     state: Literal["Joining", "Learning", "Gone"]
@@ -138,19 +143,19 @@ class UnitReport(Report):
     """Merges of this incarnation."""
     refused: int = 0
     """Contributions of all incarnations that were refused for their claims or their norm."""
-    refusals: Annotated[dict[str, int], Field(max_length=MOST_REASONS), FailFast()] = {}
+    refusals: Annotated[dict[ReasonName, int], Field(max_length=MOST_REASONS), FailFast()] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
     repeated: int = 0
     """Contributions of all incarnations that were not taken because their work is merged already."""
-    suspect: str = ""
+    suspect: Remark = ""
     """Why the results of this incarnation are not trusted; empty if they are."""
-    slow: str = ""
+    slow: Remark = ""
     """Why its steps do not set the interval (they take far longer than those of most units); empty if they may."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None
     """Global step of the checkpoint it was seeded from."""
-    seed_message: str = ""
+    seed_message: Remark = ""
     """A remark about the seed, such as a checkpoint that was skipped and why."""
     first_merge_time: float | None = None
     """Unix seconds of the first merge of this incarnation."""
@@ -165,7 +170,7 @@ class UnitReport(Report):
 class CheckpointReport(Report):
     newest_step: int | None = None
     uri: ReportedUri = ""
-    error: str = ""
+    error: Told = ""
     """Why the last save failed; empty after a successful one."""
     current: bool = False
     """The newest checkpoint holds every merge, and no learner is connected that could bring another."""
@@ -181,7 +186,7 @@ class LedgerReport(Report):
     """Trained token-fragments, over all incarnations."""
     merged: int = 0
     """Merged into the global model."""
-    discarded: Annotated[dict[str, int], Field(max_length=MOST_REASONS), FailFast()] = {}
+    discarded: Annotated[dict[ReasonName, int], Field(max_length=MOST_REASONS), FailFast()] = {}
     """Discarded, by reason: `Missed`, `Refused`, `Replaced`, `Finished` (`protocol/ledger.py`)."""
     in_flight: int = 0
     """Trained, but neither merged nor discarded yet."""
@@ -190,11 +195,12 @@ class LedgerReport(Report):
     def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
         """The sum of several ledgers. It balances if each of them does. If they name too many reasons, `OTHER` has the
         rest."""
-        sums: Counter[str] = Counter()
-        discarded: Counter[str] = Counter()
+        sums, discarded = Counter[str](), Counter[str]()
         for part in parts:
-            sums.update(part.model_dump(exclude={"discarded"}))
-            discarded.update(part.discarded)
+            for name in ("trained", "merged", "in_flight"):
+                sums[name] += getattr(part, name)
+            for reason, tokens in part.discarded.items():
+                discarded[reason] += tokens
         named = Counter(dict(discarded.most_common(MOST_REASONS - 1)))
         if rest := discarded.total() - named.total():
             named[OTHER] += rest
@@ -207,9 +213,9 @@ class SyncerStatus(Report):
     run_uid: str
     phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
     """`Finished` only after the final float32 cut is in the bucket with its manifest."""
-    message: str = ""
+    message: Told = ""
     """Why it is in this phase, or why the current round is waiting."""
-    down: str = ""
+    down: Told = ""
     """Other shards that have no session with shard 0, and since when."""
     global_step: int = 0
     target_steps: int | None = None
@@ -228,12 +234,12 @@ class SyncerStatus(Report):
     restarts: int = 0
     """Times that the syncer resumed from its journal."""
     checkpoint: CheckpointReport = CheckpointReport()
-    units: Annotated[dict[str, UnitReport], Field(max_length=MOST_UNITS), FailFast()] = {}
+    units: Annotated[dict[UnitName, UnitReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     shard: int = 0
     shards: int = 1
     fragments: int = 0
-    """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
-    ledger: Annotated[dict[str, LedgerReport], Field(max_length=MOST_UNITS), FailFast()] = {}
+    """Fragments of which the shard owns a part. Its ledger counts each token this many times."""
+    ledger: Annotated[dict[UnitName, LedgerReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     """By unit."""
     final_checkpoint: ReportedUri = ""
     """URI of the final cut, when `Finished`."""
@@ -263,9 +269,9 @@ class EvaluatorStatus(Report):
 
     run_uid: str
     phase: Literal["Starting", "Waiting", "Evaluating"]
-    message: str = ""
+    message: Told = ""
     """What it does or waits for."""
-    error: str = ""
+    error: Told = ""
     """Why the newest checkpoint could not be evaluated, or the bucket not be used; empty after a successful attempt."""
     newest: EvaluationReport | None = None
     """Result of the newest checkpoint that was evaluated."""

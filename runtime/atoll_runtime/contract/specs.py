@@ -150,8 +150,11 @@ class OuterSpec(Section):
     guard: bool = True
     """Bounds how much one unit may count. A contribution is refused if its tokens or steps are impossible, or if its
     norm is far above those that were merged. In a merge of three or more units no norm of a tensor and no number of
-    steps counts for more than four times the median. A unit does not set the run's pace if its steps take more than
-    four times the median."""
+    steps counts for more than four times the median. A unit that is slower than `slowFactor` allows does not set the
+    run's pace."""
+    slow_factor: Annotated[float, Field(ge=1, le=1000)] = 4.0
+    """With `guard` a unit does not set the run's pace if its steps take more than this many times the median of the
+    live units' steps. Chip generations differ by less than 4."""
     codec: Codec = "bf16"
     """Widest encoding of fragments on the network; `communication` may choose a narrower one for a unit. int8, int4:
     eight or four bits per element in blocks of 64 with a scale. With int4 units fetch the change of each version; the

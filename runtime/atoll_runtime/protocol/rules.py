@@ -14,8 +14,6 @@ COORDINATOR = 0
 TRANSFER_SECONDS = 600.0
 """Deadline of the transfer of one part in either direction, at both ends: 1 GB at 14 Mbit/s."""
 
-SLOW_FACTOR = 4.0
-"""Chip generations differ by less. If units differ by more, it is better to keep the pace of most of them."""
 FAST_FACTOR = 16.0
 """A unit's shortest step counts as at most this many times shorter than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 256
@@ -98,7 +96,7 @@ class Rules:
             cut_interval=run.checkpoint.interval_steps,
             shard=shard,
             shards=len(run.shards),
-            slow_factor=SLOW_FACTOR if outer.guard else math.inf,
+            slow_factor=outer.slow_factor if outer.guard else math.inf,
             guard=outer.guard,
             step_tokens={
                 name: tuple(batch * run.data.sequence_length for batch in each)

@@ -69,13 +69,12 @@ class Versions:
     def owes(self, unit: Unit) -> bool:
         """It is the unit's turn. Its link carries one contribution in `Unit.turn` rounds; it may be ready a round
         early."""
-        latest = unit.joined.get(self.p)
-        missed = self.after(self._met(unit) if latest is None else latest)
-        return len(missed) >= max(1, math.ceil(unit.turn) - 2)
+        return len(self.missed(unit)) >= max(1, math.ceil(unit.turn) - 2)
 
-    def after(self, version: int) -> list[int]:
-        """The remembered versions after this one."""
-        return self.history[bisect_right(self.history, version) :]
+    def missed(self, unit: Unit) -> list[int]:
+        """The remembered versions since the unit's last merged contribution, or since its incarnation joined."""
+        latest = unit.joined.get(self.p)
+        return self.history[bisect_right(self.history, self._met(unit) if latest is None else latest) :]
 
     def _met(self, unit: Unit) -> int:
         """The version that was current when the unit's incarnation joined."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from atoll_runtime.contract import WaitReport
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.round import Round
@@ -64,19 +66,20 @@ def absent(machine: Syncer, now: float) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def waits(machine: Syncer, unit: Unit) -> list[WaitReport]:
+def waits(machine: Syncer, unit: Unit) -> Iterator[WaitReport]:
     """What a unit's tokens wait for, by fragment. Tokens that wait only for their next round are left out."""
-    found, account = [], unit.account
+    account = unit.account
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)
         contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
-        passed = machine.rounds.versions[p].after(unit.joined.get(p, 0))
+        missed = machine.rounds.versions[p].missed(unit)
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
-        elif passed and tokens:
-            since, what = passed[0], "it has been a member of no round since this one"
+        elif tokens and not unit.complete:
+            since, what = unit.joined.get(p, unit.entered), "its work since this step waits for a session"
+        elif tokens and missed:
+            since, what = missed[0], "it has been a member of no round since this one"
         else:
             continue
-        found.append(WaitReport(fragment=p, tokens=tokens, since=since, what=what))
-    return found
+        yield WaitReport(fragment=p, tokens=tokens, since=since, what=what)

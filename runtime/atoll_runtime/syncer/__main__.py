@@ -42,7 +42,7 @@ from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.records import JournalError
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.syncer.status import Status, StatusServer
+from atoll_runtime.syncer.status import Status, StatusServer, figures
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
@@ -118,7 +118,7 @@ async def run_service(
         driver.start()
         if rules.shard != COORDINATOR:
             network = TlsNetwork(run.shards[COORDINATOR], tls)
-            driver.spawn(Following(driver, network, status.own).serve())
+            driver.spawn(Following(driver, network, functools.partial(figures, service)).serve())
         await driver.failed
     finally:
         await driver.close()

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
 from atoll_runtime.protocol.events import ShardLeft, ShardTold
 from atoll_runtime.protocol.messages import Orders, Standing
@@ -24,10 +23,8 @@ log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS = (0.2, 5.0)
 """First and longest wait between two attempts."""
-FIGURES_SECONDS = (1.0, 15.0)
-"""Seconds between two reports of this shard: the least, for few units, and the most, for very many."""
-UNITS_PER_SECOND = 100.0
-"""Unit reports sent per second on average, so that reporting costs about the same for runs of any size."""
+FIGURES_SECONDS = 1.0
+"""Seconds between two times that a shard tells its figures."""
 
 
 class Following:
@@ -37,11 +34,11 @@ class Following:
         self,
         driver: Driver,
         network: Network,
-        report: Callable[[], SyncerStatus],
-        figures: tuple[float, float] = FIGURES_SECONDS,
+        figures: Callable[[], Figures],
+        seconds: float = FIGURES_SECONDS,
     ) -> None:
-        """`figures`: see `FIGURES_SECONDS`."""
-        self._driver, self._network, self._report, self._figures = driver, network, report, figures
+        """`seconds`: see `FIGURES_SECONDS`."""
+        self._driver, self._network, self._figures, self._seconds = driver, network, figures, seconds
         self._backoff = Backoff(*BACKOFF_SECONDS)
 
     async def serve(self) -> None:
@@ -78,14 +75,14 @@ class Following:
         clock, due = self._driver.now, 0.0
         while True:
             if clock() >= due:
-                report = self._report()
-                yield Figures(dump(report).encode())
-                least, most = self._figures
-                due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
+                yield self._figures()
+                due = clock() + self._seconds
             with contextlib.suppress(TimeoutError):
                 # Not `wait_for`, which may lose a cancellation in Python 3.11.
                 async with asyncio.timeout(due - clock()):
                     standing = await self._driver.news.after(standing)
+                if standing.done:  # shard 0 may now end the run, and the operator reads no later status
+                    yield self._figures()
                 yield standing
 
 
@@ -105,8 +102,7 @@ def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIte
             if isinstance(message, Standing):
                 driver.feed(ShardTold(shard, message))
             elif isinstance(message, Figures):
-                known.report = SyncerStatus.read(message.report)
-                known.away_since = None
+                known.figures, known.away_since = message, None
 
     def ended(reader: asyncio.Task[None]) -> None:
         if reader.cancelled():

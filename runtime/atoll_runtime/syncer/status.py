@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -33,6 +34,7 @@ from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.waiting import waits, why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.summary import summary
+from atoll_runtime.transport.messages import LONGEST_TEXT, MOST_SUSPECTS, Figures
 from atoll_runtime.transport.web import WebServer, prometheus
 
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
@@ -58,7 +60,7 @@ class Status:
     def report(self) -> SyncerStatus:
         """Returns the report of the whole run on shard 0, else of this shard."""
         own, service = self.own(), self.service
-        if service is None or not service.machine.coordinates or not service.others:
+        if service is None or not service.machine.coordinates:
             return own
         return summary(own, list(service.others.values()))
 
@@ -75,23 +77,18 @@ class Status:
         )
         if service is None:
             return report(phase=self.phase, message=self.message, checkpoint=CheckpointReport(uri=uri))
-        machine, now = service.machine, service.driver.now()
+        machine, told = service.machine, msgspec.structs.asdict(figures(service))
         phase: Phase = "Finished" if machine.final else "Finishing" if machine.finishing else "Running"
+        if self.phase == "Failed":
+            phase, told["message"] = self.phase, self.message
         live = machine.rounds.live
         return report(
-            phase=self.phase if self.phase == "Failed" else phase,
-            message=self.message if self.phase == "Failed" else why(machine, now),
-            # The clock may be a few steps ahead. A kill loses those steps, but no merge that is on disk.
-            global_step=machine.step if machine.final else max(service.state.versions),
-            tokens=machine.tokens,
+            **told,  # it ignores `suspects`, as any unknown key
+            phase=phase,
             loss=mean_loss(live),
             tokens_per_second=sum(unit.tokens_per_second for unit in live),
             quorum=machine.rounds.last_quorum,
-            rounds=machine.rounds.merges,
             real_interval=machine.rounds.interval.value or 0.0,
-            bytes_in=service.bytes_in,
-            bytes_out=service.bytes_out,
-            restarts=service.driver.restarts,
             checkpoint=CheckpointReport(
                 newest_step=service.driver.cuts.newest,
                 uri=uri,
@@ -111,12 +108,31 @@ class Status:
         )
 
 
+def figures(service: Service) -> Figures:
+    """Returns what another shard tells shard 0 of itself."""
+    machine = service.machine
+    suspects = [unit for unit in machine.units.values() if unit.suspect and unit.hosts]
+    return Figures(
+        message=why(machine, service.driver.now())[:LONGEST_TEXT],
+        # The clock may be a few steps ahead. A kill loses those steps, but no merge that is on disk.
+        global_step=machine.step if machine.final or machine.sealed else max(service.state.versions),
+        tokens=machine.tokens,
+        rounds=machine.rounds.merges,
+        bytes_in=service.bytes_in,
+        bytes_out=service.bytes_out,
+        restarts=service.driver.restarts,
+        suspects={
+            unit.name: (unit.incarnation, unit.suspect[:LONGEST_TEXT]) for unit in suspects[:MOST_SUSPECTS]
+        },
+    )
+
+
 def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitReport:
     """Returns the report of one unit, for the operator."""
     beginning = report and report.beginning
     link = report.link if report is not None and unit.hosts else LinkReading()
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
-    most = most_waits(len(machine.rounds.roster.connected))
+    most = most_waits(len(machine.units))
     return UnitReport(
         **{name: getattr(unit, name) for name in OF_UNIT},
         hosts=len(unit.hosts),
@@ -128,7 +144,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         staleness=max(0, machine.step - unit.last_merge),
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
         link=LinkReport(**vars(link), **vars(link.use)),  # it ignores `use`, as any unknown key
-        waits=waits(machine, unit)[:most] if unit.hosts else [],
+        waits=list(islice(waits(machine, unit), most)),
     )
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from atoll_runtime.protocol.identifiers import NO_CUT, Count, CutId, RoundId
 from atoll_runtime.protocol.messages import Header, Message, Standing, Turn
 
-PROTOCOL = 15
+PROTOCOL = 16
 """Both ends must speak the same protocol. The fields by which `Hello` and `Refused` show a difference must not
 change."""
-
-
 WHOLE = -1
 """Stands for no version."""
+LONGEST_TEXT = 1024
+"""Most characters of a text in `Figures`."""
+MOST_SUSPECTS = 64
+"""Most units in `Figures`."""
+
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 
 class Welcome(Message, frozen=True, tag=True):
@@ -217,7 +225,14 @@ class ShardHello(Message, frozen=True, tag=True):
 
 
 class Figures(Message, frozen=True, tag=True):
-    """A shard's regular report of itself. Shard 0 reports the whole run to the operator."""
+    """What another shard adds to the status of the run, each second. Its figures are those of a `SyncerStatus`."""
 
-    report: bytes
-    """A `SyncerStatus`."""
+    message: Text
+    global_step: int
+    tokens: int
+    rounds: int
+    bytes_in: int
+    bytes_out: int
+    restarts: int
+    suspects: Annotated[dict[str, tuple[int, Text]], msgspec.Meta(max_length=MOST_SUSPECTS)]
+    """Connected units that the shard does not trust: their incarnations, and why."""

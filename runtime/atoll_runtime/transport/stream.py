@@ -22,7 +22,7 @@ PIECE = 256 << 10
 UNSENT_BYTES = 512 << 10
 """Bytes that the kernel takes before it can send them. So a break loses little more than what is on its way."""
 LARGEST_MESSAGE = 8 << 20
-"""Bytes. The longest are the figures of a shard that has had 8,192 units."""
+"""Bytes. The longest are directories of runs of thousands of hosts."""
 LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
 """Before a message: its bytes. Before a chunk: where it begins, and its bytes. Zero bytes: there is no more."""
 OPTIONS = (

@@ -83,12 +83,13 @@ class Links:
             self.clock_seconds, min(interval / self.outer.interval, longest), 2 * self.delay
         )
 
-    def need_gbps(self, used: Communication) -> float:
-        """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round: an interval
-        has room for all transfers of a direction, and for two transfers of one fragment, see `_apart`."""
+    def need_gbps(self, bits: tuple[float, float]) -> float:
+        """Returns the Gbit/s with which a contribution and a version of these bits of an element are transferred in
+        every round: an interval has room for all transfers of a direction, and for two transfers of one fragment, see
+        `_apart`."""
         interval = self.outer.interval * self.clock_seconds
-        chain, left = self.params * sum(used.bits) / self.outer.fragments, interval - self._apart
-        whole = self.params * max(used.bits) / interval
+        chain, left = self.params * sum(bits) / self.outer.fragments, interval - self._apart
+        whole = self.params * max(bits) / interval
         return max(whole, chain / left if left > 0 else 0.0) / GIGA
 
     def fitting_interval(self, gbps: float, used: Communication) -> int:
@@ -110,7 +111,7 @@ class UnitOnLink:
 
     link_gbps: float
     need_gbps: float
-    """Gbit/s with which it would be a member of every round."""
+    """Gbit/s with which it would be a member of every round, in its codec."""
     member_share: float
     """Share of the rounds of which it was a member."""
     merged_share: float
@@ -151,7 +152,8 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
         units.append(
             UnitOnLink(
                 link_gbps=gbps,
-                need_gbps=asked.need_gbps(used),
+                # Who takes every round fetches versions in the codec in which it contributes.
+                need_gbps=asked.need_gbps((BITS[used.codec], BITS[used.codec])),
                 member_share=members[name] / rounds,
                 merged_share=min(1.0, merged / trained) if trained else 0.0,
                 hidden_share=learner.busy / time if time else 0.0,
@@ -186,6 +188,6 @@ def _scenario(asked: Links) -> Scenario:
 
 def _advice(asked: Links, gbps: float, used: Communication) -> str:
     """Returns a setting with which this link carries every round; empty if it does already."""
-    if used.advice or asked.need_gbps(used) <= gbps:
+    if used.advice or asked.need_gbps(used.bits) <= gbps:
         return used.advice
     return f"outer.interval: {asked.fitting_interval(gbps, used)}"

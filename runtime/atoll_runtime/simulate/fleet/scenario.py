@@ -19,7 +19,6 @@ from atoll_runtime.contract import (
     TargetSpec,
 )
 from atoll_runtime.protocol.roster import Ranking
-from atoll_runtime.protocol.rules import SLOW_FACTOR
 from atoll_runtime.simulate.blank import run_contract
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import COSTS, Costs
@@ -57,7 +56,7 @@ def clock_step(paces: Sequence[float], outer: OuterSpec) -> float:
     ranking = Ranking()
     for unit, pace in enumerate(paces):
         ranking.set(str(unit), pace)
-    return ranking.largest(SLOW_FACTOR * ranking.median if outer.guard else math.inf)
+    return ranking.largest(outer.slow_factor * ranking.median if outer.guard else math.inf)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def merged_share(run: Run, assumed: Assumptions) -> float:
         interval=interval,
         overlap=min(run.outer.overlap, interval),
         guard=run.outer.guard,
+        slow_factor=run.outer.slow_factor,
     )
     quorum = QuorumSpec(min=math.ceil(run.quorum.min * count / len(paces)), grace=run.quorum.grace)
     few = tuple(paces[(2 * i + 1) * len(paces) // (2 * count)] for i in range(count))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.protocol.fragments import cut
 from atoll_runtime.simulate.fleet.scenario import clock_step
 from atoll_runtime.simulate.fleet.setting import DAY, Heal
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
@@ -34,6 +35,8 @@ PROCESS_BYTES = 0.4e9
 ELEMENT_BYTES = 50
 """Upper bound of the memory per element. Θ, momentum and the wire take 10; the rest is for merges and for a cut on its
 way to the bucket. Measured: 45 and 48 with 10 and 36 million elements in one shard (2026-11-22)."""
+EVEN = 4 / 3
+"""The most elements of a fragment, relative to the mean. A larger one needs memory and bandwidth for itself alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,8 @@ def checkpoint_traffic(run: Run, step_seconds: float) -> dict[str, float]:
 
 
 def shard_need(run: Run) -> dict[str, float]:
-    """Returns the bytes of memory and volume that the largest shard needs, from the spec only. The journal takes two
-    versions of every fragment, and two logs."""
+    """Returns the bytes of memory and volume that the largest shard needs, from the spec only, and the size of the
+    largest fragment relative to the mean. The journal takes two versions of every fragment, and two logs."""
     shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)
@@ -150,4 +153,12 @@ def shard_need(run: Run) -> dict[str, float]:
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
     journal = 2 * CUT_BYTES * elements + STATES
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
-    return {"memory": memory, "volume": journal + tape}
+    mean = run.parameters / run.outer.fragments / run.shards
+    return {"memory": memory, "volume": journal + tape, "largest_fragment": fragment / mean}
+
+
+def even_fragments(run: Run) -> int:
+    """Returns the largest P up to the run's with which no fragment exceeds `EVEN`; 0 if there is none."""
+    most = EVEN * run.parameters / run.shards / max(piece.size for piece in cut(run.tensors))
+    each = (run.turned(fragments=P) for P in range(min(run.outer.fragments, int(most)), 0, -1))
+    return next((few.outer.fragments for few in each if shard_need(few)["largest_fragment"] <= EVEN), 0)
