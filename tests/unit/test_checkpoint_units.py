@@ -1,5 +1,6 @@
 """Saves of units at a URI with saves of an earlier run or of a history that was rolled back."""
 
+import itertools
 import math
 import re
 import threading
@@ -77,6 +78,47 @@ def held(uri, unit="a"):
 def newest(uri, run="new", unit="a", runs=()):
     save, skipped = UnitStore(uri, run, ADAMW).newest(unit, LAYOUT, runs)
     return None if save is None else save.moments.count, skipped
+
+
+class Killed(BaseException):
+    """Nothing of the process runs any more."""
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_learner_that_is_killed_at_any_change_of_the_bucket_has_a_whole_save_and_makes_the_next(
+    tmp_path, monkeypatch, done
+):
+    left = 0
+
+    def dying(real):
+        def change(*given, **more):
+            nonlocal left
+            left -= 1
+            if left == 0 and not done:
+                raise Killed
+            found = real(*given, **more)
+            if left == 0:
+                raise Killed
+            return found
+
+        return change
+
+    for owner, name in ((Bucket, "write"), (Bucket, "delete"), (Bucket, "delete_tree"), (arrays, "write")):
+        monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
+    for died in itertools.count(1):
+        uri, left = f"file://{tmp_path}/{died}", 0
+        for cut in (10, 20, 30):
+            write(uri, cut)
+        left = died
+        try:
+            write(uri, 40)
+        except Killed:
+            assert newest(uri)[0] in (30, 40)
+            write(uri, 50)
+            assert newest(uri)[0] == 50 and len(held(uri)) <= KEEP + 1
+        else:
+            break
+    assert died > 4
 
 
 @pytest.mark.parametrize(
