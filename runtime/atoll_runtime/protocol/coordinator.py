@@ -85,9 +85,11 @@ class Coordinator(Syncer):
 
     def _decide(self, now: float) -> None:
         silent = tuple(sorted(self.rounds.roster.silent.items()))
-        ending, orders = self._reached, self.orders
+        ending, orders, rounds = self._reached, self.orders, self.rounds
         if (ending, silent) != (orders.ending, orders.silent):
-            self.orders = replace(orders, ending=ending, silent=silent)
+            self.orders = orders = replace(orders, ending=ending, silent=silent)
+        if not orders.fastest and rounds.fastest:  # it is known now, and the clock may stand
+            self.orders = replace(orders, seconds=rounds.slowest, fastest=rounds.fastest)
 
     @property
     def _reached(self) -> bool:
