@@ -47,6 +47,15 @@ def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
         assert is_in_the_rounds_that_its_link_carries(unit, need)
 
 
+def test_slow_links_do_not_slow_others_where_few_fragments_leave_little_time_for_a_transfer(ask: Any) -> None:
+    """A transfer takes a sixth of an interval or more. The slower links miss some of their rounds."""
+    asked = ("--links", "2,2.5,3,3.5,4,4.5,5", "--fragments", "4", "--interval", "12", "--steps", "600")
+    for unit in ask("links", *asked)[0]["units"]:
+        share = min(1.0, unit["link_gbps"] / 3.2)
+        assert unit["member_share"] >= (0.9 if share == 1.0 else 0.7 * share)
+        assert unit["merged_share"] >= 0.9
+
+
 def test_work_of_the_slowest_links_is_merged_although_its_anchor_is_a_hundred_intervals_old(ask: Any) -> None:
     asked = ("--codec", "auto", "--fragments", "8", "--interval", "8", "--steps", "1536")
     unit, _ = ask("links", "--links", "0.03,5", *asked)[0]["units"]

@@ -12,7 +12,7 @@ from lone_shard import LONE, Story, joined, offered, reported
 from atoll_runtime.protocol.effects import Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import Declined, Left, Received, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
-from atoll_runtime.protocol.link import Link
+from atoll_runtime.protocol.link import Ask, Link
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import waits
@@ -160,14 +160,14 @@ def test_a_body_that_the_quorum_needs_is_awaited_by_what_its_sender_said(
 
 def test_a_unit_that_connects_anew_is_not_asked_again_and_the_body_that_was_on_its_way_is_taken() -> None:
     shard = Shard()
-    slow = shard.offer("a", 1, 4.0)
+    slow = shard.offer("a", 1, 2.0)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.tell(Left("a", 1, 0))
     asked = len(shard.asked(SendPull))
     shard.tell(joined("a"))
     shard.step("a")
     assert shard.machine.rounds.taking("a", 0) == (slow.round,)
-    shard.run(2)
+    shard.run(1)
     assert 1 not in shard.merged and slow.round not in [pull.round for pull in shard.asked(SendPull)[asked:]]
     shard.tell(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
@@ -234,6 +234,25 @@ def test_a_body_that_comes_too_late_for_its_round_counts_in_the_next_round_of_it
 
 
 @pytest.mark.parametrize(
+    ("fragments", "told", "members"),
+    [
+        (P, P - 1.5, ()),
+        (P, P - 0.5, ("b",)),
+        (2, P - 2.5, ()),
+        (2, P - 1.5, ("b",)),
+    ],
+)
+def test_a_body_is_not_awaited_for_so_long_that_the_version_comes_too_late_for_the_next_round(
+    fragments: int, told: float, members: tuple[str, ...]
+) -> None:
+    """A fetch may take as long as the time between two rounds."""
+    shard = Shard(replace(RULES, fragments=fragments))
+    shard.offer("a", 1, told)
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
+    assert shard.merged.get(1, ()) == members
+
+
+@pytest.mark.parametrize(
     ("told", "least", "most", "merges"),
     [
         pytest.param(
@@ -275,6 +294,17 @@ def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answe
     assert not link.answerable()
     link.over(first)
     assert [ask.round for ask in link.answerable().values()] == [second]
+
+
+def test_a_host_answers_a_round_at_the_step_at_which_it_adopts_the_version_that_this_one_asks_for() -> None:
+    link = Link(held=[2])
+    link.welcomed("lineage", [4], [4], NO_CUT)
+    ask = Ask(RoundId(6, 0, 0, "s"), 4)
+    link.asked(ask.round, ask.least)
+    errand = link.errand()
+    assert errand is not None and not link.answerable()
+    assert link.fetched(errand, 4, NO_CUT)
+    assert link.adopted == [2] and link.answerable() == {0: ask}
 
 
 def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_work() -> None:

@@ -168,7 +168,7 @@ class SyncerClient:
             self._sessions[s].link.need(p, version)
 
     def pulls(self) -> dict[int, Ask]:
-        """Open rounds that want a contribution, by fragment, if the training loop has taken their least anchor."""
+        """Open rounds that want a contribution, by fragment, if their least anchor is here."""
         with self._signals.lock:
             return self._numbered(session.transfers.pulls() for session in self._sessions)
 

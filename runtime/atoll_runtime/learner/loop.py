@@ -139,8 +139,9 @@ class Loop:
         self._record(agreed.cut)
         for number, version in agreed.missing.items():
             self.client.need(number, version)
-        parcels = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
+        # After that, because a round may want what has just been received, and a step later may be over.
+        parcels = self._extract(agreed.pulls)
         if self.audit is not None:
             self.audit.look(self.progress.versions, self.fragments.anchors)
         if agreed.capture != NOTHING:

@@ -87,7 +87,7 @@ class Transfers:
         self._link.adopt(p, arrival.version, arrival.lineage)
 
     def pulls(self) -> dict[int, Ask]:
-        """Open rounds in which the link can take part, if the training loop has taken their least anchor."""
+        """Open rounds in which the link can take part, if their least anchor is here."""
         asks = self._link.answerable()
         if not asks:  # after most steps
             return asks

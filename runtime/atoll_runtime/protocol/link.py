@@ -181,14 +181,21 @@ class Link:
             self.need(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
-        """Open rounds that the unit can answer: their least anchor is adopted, and no answer to an earlier round of the
-        fragment still counts."""
+        """Open rounds that the unit can answer when it has adopted what is here.
+
+        It then has their least anchor, has adopted a version of this history before, and no answer to an earlier
+        round of the fragment still counts.
+        """
         if not self.asks:
             return {}
         answered = {
             round_id.fragment for round_id in self.open.difference(ask.round for ask in self.asks.values())
         }
-        return {p: ask for p, ask in self.asks.items() if self.adopted[p] >= ask.least and p not in answered}
+        return {
+            p: ask
+            for p, ask in self.asks.items()
+            if self.adopted[p] != NOTHING and self.held[p] >= ask.least and p not in answered
+        }
 
     def answered(self, round_id: RoundId) -> bool:
         """The loop has a contribution; false if it is too late to send it."""

@@ -87,6 +87,15 @@ class OpenRounds:
         """Seconds between two rounds of a fragment at the pace of `slowest`; 0 while not known."""
         return self.rules.interval * self.slowest
 
+    @property
+    def punctual_seconds(self) -> float:
+        """Seconds for which a first attempt awaits bodies that its quorum does not need; infinite while not known.
+
+        Others can then fetch the version before the fragment is due again: a link that carries every round takes
+        at most the time between two rounds.
+        """
+        return self.interval_seconds * (1 - 1 / max(self.rules.fragments, 2)) or math.inf
+
     def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
         """For each fragment the oldest anchor that a contribution of this unit at `step` may have."""
         return tuple(versions.least(unit, step, self.rules) for versions in self.versions)
@@ -158,12 +167,14 @@ class OpenRounds:
                 self._abandon(p, why)
 
     def _grant(self, held: Round, now: float) -> None:
-        """Opens the grace window of a collecting round once K headers are in with bodies that come before the fragment
-        is due again. So a slow link that answers first does not hold up the others. The number of headers falls when
-        the hosts of a unit answer again; below K the window is closed."""
+        """Opens the grace window of a collecting round once K headers are in with bodies that come in time.
+
+        So a slow link that answers first does not hold up the others. The number of headers falls when the hosts of
+        a unit answer again; below K the window is closed.
+        """
         if not held.quorate:
             held.grace_until = None
-        elif held.grace_until is None and held.punctual(self.interval_seconds or math.inf) >= held.quorum:
+        elif held.grace_until is None and held.punctual(self.punctual_seconds) >= held.quorum:
             self.timing.quorum.add(now - held.opened)
             held.grace_until = max(now + self._grace(held), held.rests)
 

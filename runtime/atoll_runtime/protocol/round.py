@@ -152,7 +152,7 @@ class Round:
     absent: dict[str, float] = field(default_factory=dict)
     """Units that have left or are silent: until when their body is awaited. They may connect again."""
     enough: float = math.inf
-    """Until when bodies are awaited that the quorum does not need. Later ones count in the fragment's next round."""
+    """`in_time` when membership was frozen. Later bodies count in the fragment's next round."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """The record that is written with its merge."""
 
@@ -193,18 +193,18 @@ class Round:
         """The unit's header is not waited for, because it is in or was not taken."""
         return unit in self.contributions.members or unit in self.declined
 
-    def due_again(self, interval: float) -> float:
-        """When the fragment's next round is due.
+    def in_time(self, seconds: float) -> float:
+        """Until when bodies are awaited that the quorum does not need.
 
         Args:
-            interval: seconds between two rounds of the fragment; infinite if not known. Each attempt accepts links
-                twice as slow, because the quickest units did not complete the last one.
+            seconds: for how long in a first attempt; infinite if not known. Each attempt accepts links twice as
+                slow, because the quickest units did not complete the last one.
         """
-        return self.opened + interval * doublings(self.id)
+        return self.opened + seconds * doublings(self.id)
 
-    def punctual(self, interval: float) -> int:
-        """Number of members with bodies that are here, or expected before the fragment is due again (`due_again`)."""
-        contributions, last = self.contributions, self.due_again(interval)
+    def punctual(self, seconds: float) -> int:
+        """Number of members with bodies that are here, or expected in time. `seconds`: as for `in_time`."""
+        contributions, last = self.contributions, self.in_time(seconds)
         late = sum(contributions.arrivals.get(name, math.inf) > last for name in contributions.lacking)
         return len(contributions.members) - late
 
@@ -242,11 +242,15 @@ class Round:
         deadline = now + (SLACK * seconds + rules.patience if seconds > 0 else rules.transfer)
         contributions.deadlines[unit] = max(deadline, contributions.deadlines.get(unit, deadline))
 
-    def close(self, interval: float, now: float) -> tuple[list[str], list[str]]:
+    def close(self, seconds: float, now: float) -> tuple[list[str], list[str]]:
         """Freezes membership. Returns the units that have a header in but are not members of this round: those with
-        another header missing, and those with bodies that come too late for it. `interval`: as for `due_again`."""
+        another header missing, and those with bodies that come too late for it.
+
+        Args:
+            seconds: as for `in_time`.
+        """
         self.stage, contributions = "Receiving", self.contributions
-        self.enough = self.due_again(interval)
+        self.enough = self.in_time(seconds)
         arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
         arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
         quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
@@ -254,7 +258,11 @@ class Round:
         return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
 
     def overdue(self, live: Collection[str], interval: float, now: float) -> dict[str, str]:
-        """Members with bodies that are not awaited any more, and why. `interval`: as for `due_again`."""
+        """Members with bodies that are not awaited any more, and why.
+
+        Args:
+            interval: seconds between two rounds of the fragment; infinite if not known.
+        """
         found, lacking = {}, self.contributions.lacking
         until = now + min(RETURN * interval, RETURN_SECONDS)
         self.absent = {name: self.absent.get(name, until) for name in lacking if name not in live}

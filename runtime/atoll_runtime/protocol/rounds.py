@@ -189,7 +189,7 @@ class Rounds(OpenRounds):
     def _close(self, held: Round, now: float) -> None:
         """Freezes membership."""
         self.roster.close(held.id)
-        late, belated = held.close(self.interval_seconds or math.inf, now)
+        late, belated = held.close(self.punctual_seconds, now)
         for name in late:
             self.exclude(held, name, "late")
         self.effects.append(Release(held.id, None, tuple(sorted({*held.contributions.members, *belated}))))
