@@ -21,9 +21,9 @@ from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import LossNotFinite
-from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.progress import Contribution
 from atoll_runtime.protocol.rules import COORDINATOR
+from atoll_runtime.protocol.shardview import PullRequest
 from atoll_runtime.simulate.shard import Stalled
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
@@ -45,16 +45,25 @@ class Attacker(SyncerClient):
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
         self.chance = np.random.default_rng(0)
-        self.first: dict[int, tuple[NDArray[Any], Offer]] = {}
+        self.first: dict[int, tuple[NDArray[Any], Contribution]] = {}
         """The first contribution to each fragment, for attacks that need it."""
 
     def contribute(
-        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
+        self,
+        number: int,
+        ask: PullRequest,
+        codec: str,
+        body: memoryview,
+        offer: Contribution,
+        step: int,
+        cursor: int,
     ) -> None:
         changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
         super().contribute(number, ask, codec, codecs.pack(changed, codec), told, step, cursor)
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""
         return values, offer
 
@@ -64,7 +73,9 @@ class NotFinite(Attacker):
 
     turn = False
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         self.turn = not self.turn
         values[self.chance.integers(values.size)] = np.nan if self.turn else np.inf
         return values, offer
@@ -73,14 +84,18 @@ class NotFinite(Attacker):
 class Scaled(Attacker):
     """The contribution is multiplied by ten thousand."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
 
 
 class Flipped(Attacker):
     """In one element of a hundred a bit of the exponent flips."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
         first = 8 * values.itemsize - 9  # of the eight bits of the exponent, in bfloat16 and float32
         struck = self.chance.random(bits.size) < BITS_SHARE
@@ -94,7 +109,9 @@ class Boastful(Attacker):
     """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, which nothing shows to
     be wrong. In later ones it claims 10¹⁵ tokens."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         if number in self.first:
             return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
         self.first[number] = values, offer
@@ -105,7 +122,9 @@ class Boastful(Attacker):
 class Repeating(Attacker):
     """It sends its first contribution to each fragment again and again."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         return self.first.setdefault(number, (values, offer))
 
 
@@ -121,14 +140,18 @@ class Dawdling(Attacker):
 class Opposed(Attacker):
     """The contribution has the opposite sign."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         return -values, offer
 
 
 class Noise(Attacker):
     """The contribution is noise of the same norm."""
 
-    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+    def change(
+        self, number: int, values: NDArray[Any], offer: Contribution
+    ) -> tuple[NDArray[Any], Contribution]:
         noise = self.chance.standard_normal(values.size)
         noise *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(noise)
         return noise.astype(values.dtype), offer

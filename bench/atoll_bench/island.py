@@ -18,10 +18,10 @@ from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import InnerSpec, ModelSpec, RunContract, UnitContract
 from atoll_runtime.data import Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import span

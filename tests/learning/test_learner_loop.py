@@ -13,13 +13,13 @@ from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, TargetSpec, VersionMismatch
 from atoll_runtime.data import Prefetch
 from atoll_runtime.learner import seed
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import FencedOff, _refusal, _welcome
 from atoll_runtime.learner.loop import Loop, LossNotFinite, host_body
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
+from atoll_runtime.learner.proposal import NOTHING, Ending, StepProposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
 from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
@@ -29,8 +29,8 @@ from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.progress import Contribution
+from atoll_runtime.protocol.shardview import PullRequest
 from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
@@ -52,15 +52,15 @@ class Script:
 
     arrivals: dict[int, dict[int, Arrival]] = field(default_factory=dict)
     here: dict[int, Arrival] = field(default_factory=dict)
-    rounds: dict[int, list[Ask]] = field(default_factory=dict)
+    rounds: dict[int, list[PullRequest]] = field(default_factory=dict)
     stop_at: int = 10
     failure: Fenced | Refused | None = None
     asked: int = 0
     reports: list[tuple] = field(default_factory=list)
-    sent: list[tuple[Offer, int]] = field(default_factory=list)
+    sent: list[tuple[Contribution, int]] = field(default_factory=list)
     """Contributions, each with the data position at which it was sent."""
     cuts: dict[int, CutId] = field(default_factory=dict)
-    open_rounds: dict[int, Ask] = field(default_factory=dict)
+    open_rounds: dict[int, PullRequest] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
 
     def check(self):
@@ -150,7 +150,7 @@ def make_loop(mesh, layout, parts, saved):
 
 
 def pull(fragment, step=1, least=0):
-    return Ask(RoundId(step, fragment, 0), least)
+    return PullRequest(RoundId(step, fragment, 0), least)
 
 
 def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
@@ -293,7 +293,7 @@ def agree(*offers):
 
 def versions(*held, lineage=""):
     """The proposal of a host with these versions of the first fragments."""
-    return Proposal({n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}, {})
+    return StepProposal({n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}, {})
 
 
 def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has():
@@ -304,8 +304,8 @@ def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has(
 
 
 def test_what_any_host_has_seen_wants_or_ends_with_and_the_least_that_is_done_count_for_all():
-    theirs = Proposal({}, {}, CutId(40, 40, True), NOTHING, Ending.FENCED, done=7)
-    agreed = agree(theirs, Proposal({}, {}, CutId(40, 40), 3, done=9))
+    theirs = StepProposal({}, {}, CutId(40, 40, True), NOTHING, Ending.FENCED, done=7)
+    agreed = agree(theirs, StepProposal({}, {}, CutId(40, 40), 3, done=9))
     assert (agreed.cut, agreed.capture, agreed.ending, agreed.done) == (theirs.cut, 3, Ending.FENCED, 7)
 
 

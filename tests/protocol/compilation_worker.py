@@ -12,9 +12,9 @@ from jax import monitoring
 
 from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import CompilationStore, Programs
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave
 from atoll_runtime.learner.snapshot import host_part

@@ -15,11 +15,11 @@ import numpy as np
 from atoll_runtime.checkpoint import GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
-from atoll_runtime.learner import agree as agree_module
+from atoll_runtime.learner import host_consensus as agree_module
 from atoll_runtime.learner import seed
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import of_first
 from atoll_runtime.learner.mesh import join, leave, local_range

@@ -18,8 +18,8 @@ from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
 from atoll_runtime.learner import optimiser, peers, seed
 from atoll_runtime.learner import saver as saver_module
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.peers import PeerClient

@@ -13,7 +13,7 @@ import pytest
 from sim_disk import Mount
 from soak import schedule
 
-from atoll_runtime.learner.proposal import Proposal
+from atoll_runtime.learner.proposal import StepProposal
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.coordinator import Coordinator, Follower
 from atoll_runtime.protocol.cuts import Cuts
@@ -21,13 +21,13 @@ from atoll_runtime.protocol.effects import Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.ledger import REFUSED, Account, Span
-from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.round import Contributions, Round
 from atoll_runtime.protocol.rounds import Rounds
+from atoll_runtime.protocol.shardview import ShardView
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
 from atoll_runtime.syncer import journal, records
@@ -368,26 +368,28 @@ def a_learner_counts_on_when_a_version_arrives(patch: Patch) -> None:
 
 @bug(700)
 def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
-    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any, series: str, *_: Any) -> bool:
+    def welcomed(
+        self: ShardView, lineage: str, versions: Any, least: Any, cut: Any, series: str, *_: Any
+    ) -> bool:
         self.lineage, self.series, self.offered, self.linked = lineage, series, list(versions), True
         self.marked(cut)
         return False
 
-    patch.setattr(Link, "welcomed", welcomed)
+    patch.setattr(ShardView, "welcomed", welcomed)
 
 
 @bug(705)
 def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
-    def agreed(self: Proposal, low: Any, high: Any) -> Proposal:
+    def agreed(self: StepProposal, low: Any, high: Any) -> StepProposal:
         return replace(self, arrivals=dict(self.arrivals), pulls=dict(self.pulls))
 
-    patch.setattr(Proposal, "agreed", agreed)
+    patch.setattr(StepProposal, "agreed", agreed)
 
 
 @bug(711)
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
-    real = Link.announced
-    patch.setattr(Link, "announced", lambda self, p, version, least: real(self, p, version, version))
+    real = ShardView.announced
+    patch.setattr(ShardView, "announced", lambda self, p, version, least: real(self, p, version, version))
 
 
 @bug(707)

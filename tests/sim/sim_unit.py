@@ -19,7 +19,7 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import part_bounds
-from atoll_runtime.protocol.progress import Offer, Progress
+from atoll_runtime.protocol.progress import Contribution, Progress
 from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_body
 from atoll_runtime.simulate.eventloop import Process
 
@@ -194,7 +194,7 @@ class Host(BlankIsland):
         return self.unit.island.tokens
 
     def _overstate(
-        self, number: int, ask: Any, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
+        self, number: int, ask: Any, codec: str, body: memoryview, offer: Contribution, step: int, cursor: int
     ) -> None:
         """Send a contribution that claims a thousand times its tokens."""
         many = 1000 * offer.tokens

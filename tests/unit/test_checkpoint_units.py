@@ -16,7 +16,7 @@ from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.store import MOST_KEPT
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.learner import seed
-from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Capture, Snapshot

@@ -20,8 +20,8 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
 from atoll_runtime.contract import CheckpointSpec, InnerSpec, ModelSpec
 from atoll_runtime.learner import compilation
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import CompilationStore, Programs, shape_digest
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.simulate.blank import run_contract, unit_contract
 

@@ -17,9 +17,9 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.start import Start, _merged
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
-from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.messages import Beginning, Header, Report
-from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.progress import Contribution
+from atoll_runtime.protocol.shardview import PullRequest
 from atoll_runtime.simulate.blank import BlankIsland, run_contract, unit_contract, whole_body
 from atoll_runtime.transport.messages import Announce, FetchHead, FetchRequest, Over, Pull, PushReply, Welcome
 from atoll_runtime.transport.transport import TransportError
@@ -101,7 +101,7 @@ class Client(SyncerClient):
     def answer(self) -> None:
         """Contributes to each round that asks."""
         for number, ask in self.pulls().items():
-            self.contribute(number, ask, "bf16", BODY, Offer(0, 1, 1, 1, NO_CUT), 1, 1)
+            self.contribute(number, ask, "bf16", BODY, Contribution(0, 1, 1, 1, NO_CUT), 1, 1)
 
 
 def welcome(fragments: int = 1, merged: int = 0, series: str = "") -> Welcome:
@@ -217,10 +217,10 @@ async def test_a_contribution_that_was_resumed_does_not_measure_the_link() -> No
 
 async def test_a_contribution_to_a_round_that_is_over_is_dropped() -> None:
     shard = Shard()
-    client, offer = Client(shard), Offer(0, 1, 1, 1, NO_CUT)
-    client.contribute(0, Ask(ROUND, 0), "bf16", BODY, offer, 1, 1)
+    client, offer = Client(shard), Contribution(0, 1, 1, 1, NO_CUT)
+    client.contribute(0, PullRequest(ROUND, 0), "bf16", BODY, offer, 1, 1)
     with pytest.raises(ValueError, match="8 bytes of float32 must be those of 4 elements"):
-        client.contribute(0, Ask(ROUND, 0), "float32", BODY, offer, 1, 1)
+        client.contribute(0, PullRequest(ROUND, 0), "float32", BODY, offer, 1, 1)
     client.report(1, 1, 8, 5.0, 0.1)
     await until(lambda: shard.heard)
     assert [type(message) for message in shard.heard] == [Report] and not shard.pushes

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from lone_shard import LONE, Story, joined, offered
 
-from atoll_runtime.learner.proposal import Proposal
+from atoll_runtime.learner.proposal import StepProposal
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import RecordCut
 from atoll_runtime.protocol.events import (
@@ -145,6 +145,6 @@ def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones
     """Hosts agree in int32. A marker that does not fit would end every learner of the run, again after each restart."""
     for step in (LAST_STEP, LAST_STEP + 1000):
         cut = CutId(2**31 - 1, step, True)
-        values = Proposal({}, {}, cut).values(1)
-        agreed = Proposal({}, {}).agreed(values, values).cut
+        values = StepProposal({}, {}, cut).values(1)
+        agreed = StepProposal({}, {}).agreed(values, values).cut
         assert (agreed.number, agreed.step, agreed.final) == (cut.number, cut.step, cut.final)

@@ -19,11 +19,11 @@ from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import Effect, Note, Release, SendPull
 from atoll_runtime.protocol.events import Received, Said
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
-from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Part, Report
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.shardview import ShardView
 from atoll_runtime.protocol.waiting import why
 
 P, H = 4, 8
@@ -183,13 +183,13 @@ def test_a_part_that_does_not_count_is_refused_with_the_reason(change: dict[str,
 
 
 def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_taken() -> None:
-    link = Link([4], lineage="lost")
+    link = ShardView([4], lineage="lost")
     link.welcomed("new", [4], [4], NO_CUT)
     link.asked(RoundId(6, 0, 0, "new"), 4)
     link.adopt(0, 4, "lost")  # this version was under way when the journal was lost
     assert not link.answerable() and not link.answered(RoundId(6, 0, 0, "new"))
-    errand = link.errand()
-    assert errand is not None and link.fetched(errand, 4, NO_CUT)
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None and link.fetched(fetch_task, 4, NO_CUT)
     link.asked(RoundId(6, 0, 1, "new"), 4)
     assert not link.answerable()  # fetched, but not adopted yet
     link.adopt(0, 4, "new")
@@ -197,33 +197,33 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
 
 
 def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
-    link = Link([24], lineage="one")
+    link = ShardView([24], lineage="one")
     link.need(0, 48)  # another host of the unit has it
-    assert link.errand() is None, "no fetch begins without a session"
+    assert link.fetch_task() is None, "no fetch begins without a session"
     assert not link.welcomed("one", [24], [24], NO_CUT, "first life")
     link.announced(0, 48, 48)
-    errand = link.errand()
-    assert errand is not None
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None
     assert not link.welcomed("one", [24], [48], NO_CUT, "first life"), "it was said before 48 was durable"
-    assert link.fetched(errand, 48, NO_CUT, "first life")
+    assert link.fetched(fetch_task, 48, NO_CUT, "first life")
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
-    assert link.errand() is None, "the anchor, 24, is what the shard has"
-    assert not link.fetched(errand, 48, NO_CUT, "first life"), "it was under way when the shard came back"
+    assert link.fetch_task() is None, "the anchor, 24, is what the shard has"
+    assert not link.fetched(fetch_task, 48, NO_CUT, "first life"), "it was under way when the shard came back"
     link.adopt(0, 48, "one")  # the unit's hosts had already agreed on it
     link.asked(RoundId(48, 0, 0, "one"), 24)
     assert not link.answerable()
-    errand = link.errand()
-    assert errand is not None and link.fetched(errand, 24, NO_CUT, "second life")
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None and link.fetched(fetch_task, 24, NO_CUT, "second life")
     link.adopt(0, 24, "one")
     assert link.answerable()
 
 
 def test_a_version_that_was_promised_and_lost_is_not_waited_for() -> None:
-    link = Link([24], lineage="one")
+    link = ShardView([24], lineage="one")
     link.announced(0, 48, 48)
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     link.asked(RoundId(48, 0, 0, "one"), 24)
-    assert link.errand() is None and set(link.answerable()) == {0}
+    assert link.fetch_task() is None and set(link.answerable()) == {0}
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -244,7 +244,7 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
 
 
 def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:
-    link = Link([4, 0], lineage="lost", empty=frozenset({1}))
+    link = ShardView([4, 0], lineage="lost", empty=frozenset({1}))
     link.welcomed("new", [4, 0], [4, 0], NO_CUT)
     link.announced(1, 9, 9)
     assert set(link.wanted) == {0}

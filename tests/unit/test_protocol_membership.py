@@ -12,9 +12,9 @@ from lone_shard import LONE, Story, joined, offered, reported
 from atoll_runtime.protocol.effects import Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import Declined, Left, Received, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
-from atoll_runtime.protocol.link import Ask, Link
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.shardview import PullRequest, ShardView
 from atoll_runtime.protocol.waiting import waits
 
 P = 4
@@ -87,7 +87,7 @@ def test_a_unit_with_an_anchor_too_old_for_the_next_round_fetches_before_that_ro
     shard = Shard(replace(RULES, stale_intervals=2))
     for unit in ("a", "b"):
         shard.tell(Received(shard.offer(unit, 1, 0.5), 1.0))
-    link = Link([0, shard.asked(Publish)[-1].version])
+    link = ShardView([0, shard.asked(Publish)[-1].version])
     for _ in range(skipped):
         shard.until_open(1, serve=True)
         shard.machine.rounds.discard(shard.round(1), "skipped")
@@ -176,7 +176,7 @@ def test_a_unit_that_connects_anew_is_not_asked_again_and_the_body_that_was_on_i
 def test_a_host_goes_on_with_what_it_has_answered_when_the_next_session_says_that_it_is_still_wanted() -> (
     None
 ):
-    link, (kept, over, unanswered) = Link([0, 0, 0]), [RoundId(4 + p, p, 0, "one") for p in range(3)]
+    link, (kept, over, unanswered) = ShardView([0, 0, 0]), [RoundId(4 + p, p, 0, "one") for p in range(3)]
     link.welcomed("one", [0, 0, 0], [0, 0, 0], NO_CUT)
     for each in (kept, over, unanswered):
         link.asked(each, 0)
@@ -286,7 +286,7 @@ def test_a_late_body_of_a_unit_that_is_replaced_is_not_awaited_any_more() -> Non
 
 
 def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answer_still_counts() -> None:
-    link, (first, second) = Link([0]), [RoundId(step, 0, 0, "one") for step in (4, 8)]
+    link, (first, second) = ShardView([0]), [RoundId(step, 0, 0, "one") for step in (4, 8)]
     link.welcomed("one", [0], [0], NO_CUT)
     link.asked(first, 0)
     assert link.answered(first)
@@ -297,13 +297,13 @@ def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answe
 
 
 def test_a_host_answers_a_round_at_the_step_at_which_it_adopts_the_version_that_this_one_asks_for() -> None:
-    link = Link(held=[2])
+    link = ShardView(held=[2])
     link.welcomed("lineage", [4], [4], NO_CUT)
-    ask = Ask(RoundId(6, 0, 0, "s"), 4)
+    ask = PullRequest(RoundId(6, 0, 0, "s"), 4)
     link.asked(ask.round, ask.least)
-    errand = link.errand()
-    assert errand is not None and not link.answerable()
-    assert link.fetched(errand, 4, NO_CUT)
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None and not link.answerable()
+    assert link.fetched(fetch_task, 4, NO_CUT)
     assert link.adopted == [2] and link.answerable() == {0: ask}
 
 

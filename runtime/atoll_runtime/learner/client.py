@@ -25,10 +25,10 @@ from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
-from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Hello, Part
-from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.progress import Contribution
 from atoll_runtime.protocol.rules import COORDINATOR
+from atoll_runtime.protocol.shardview import PullRequest
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, Stop, Welcome
 
@@ -167,7 +167,7 @@ class SyncerClient:
         with self._signals.changing():
             self._sessions[s].link.need(p, version)
 
-    def pulls(self) -> dict[int, Ask]:
+    def pulls(self) -> dict[int, PullRequest]:
         """Open rounds that want a contribution, by fragment, if their least anchor is here."""
         with self._signals.lock:
             return self._numbered(session.transfers.pulls() for session in self._sessions)
@@ -178,7 +178,14 @@ class SyncerClient:
         return self._policy.now
 
     def contribute(
-        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
+        self,
+        number: int,
+        ask: PullRequest,
+        codec: str,
+        body: memoryview,
+        offer: Contribution,
+        step: int,
+        cursor: int,
     ) -> None:
         """Queues this host's encoded part of anchor − θ after the inner step `step`. A late part is dropped. Raises
         `ValueError` for a part of the wrong size."""

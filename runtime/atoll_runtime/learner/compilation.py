@@ -33,7 +33,7 @@ from jax.stages import Compiled, Lowered
 from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.checkpoint.layout import CACHE
 from atoll_runtime.contract import RunContract, UnitContract
-from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.payloads import StoreError
 
 ENVIRONMENT = (

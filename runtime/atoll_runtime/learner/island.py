@@ -17,11 +17,11 @@ from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import EXIT_FENCED, Codec, RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import CompilationStore, Programs
 from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import join, leave

@@ -18,24 +18,24 @@ import numpy as np
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
+from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, StepProposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.identifiers import CutId
-from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.progress import Offer, Progress
+from atoll_runtime.protocol.progress import Contribution, Progress
+from atoll_runtime.protocol.shardview import PullRequest
 from atoll_runtime.transport.messages import Fenced, Refused
 
 if TYPE_CHECKING:  # simulations run without JAX
     from jax import Array
 
     from atoll_runtime.data.prefetch import HostBatch
-    from atoll_runtime.learner.agree import Agreement
     from atoll_runtime.learner.audit import Audit
     from atoll_runtime.learner.fragments import Fragments
+    from atoll_runtime.learner.host_consensus import Agreement
     from atoll_runtime.learner.inner import Inner
 
 DATA_TIMEOUT = 120.0
@@ -50,14 +50,14 @@ class LossNotFinite(Terminal):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class PendingPush:
     """An extracted fragment on its way to the host."""
 
     number: int
-    ask: Ask
+    ask: PullRequest
     codec: str
     delta: Array
-    offer: Offer
+    offer: Contribution
 
 
 class Batches(Protocol):
@@ -117,12 +117,12 @@ class Loop:
         self.finish(float(loss), cursor)
         return Ending.NONE
 
-    def agreed(self) -> Proposal:
+    def agreed(self) -> StepProposal:
         """What all hosts can do before the next step. Raises: see `until_end`."""
         proposal = self.propose()
         return proposal.agreed(*self.agreement.extremes(proposal.values(len(self.start.versions))))
 
-    def propose(self) -> Proposal:
+    def propose(self) -> StepProposal:
         """What this host can do before the next step. Reads the cut after the arrivals, so that it covers them."""
         self.client.check()
         arrivals = self.client.arrived()
@@ -131,9 +131,9 @@ class Loop:
         pulls, cut = self.client.pulls(), self.client.cut()
         if self.audit is not None:
             arrivals = self.audit.admitted(arrivals)
-        return Proposal(arrivals, pulls, cut, capture, self._ending(), done)
+        return StepProposal(arrivals, pulls, cut, capture, self._ending(), done)
 
-    def begin(self, agreed: Proposal) -> tuple[Array, int]:
+    def begin(self, agreed: StepProposal) -> tuple[Array, int]:
         """Does what all hosts agreed on and begins the step; returns its loss and the data position after it."""
         self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
@@ -169,7 +169,7 @@ class Loop:
             return Ending.TERMINATED
         return Ending.NONE if word is None else Ending.STOPPED
 
-    def _extract(self, pulls: dict[int, Ask]) -> list[Parcel]:
+    def _extract(self, pulls: dict[int, PullRequest]) -> list[PendingPush]:
         """Starts to copy the pulled fragments to the host.
 
         Skips a fragment that has made no step yet, or that has an older version than the round asks for. Its round may
@@ -180,7 +180,7 @@ class Loop:
             offer = self.progress.offer(number, ask)
             if offer is not None:
                 delta = self.fragments.extract(self.inner.theta, number, codec)
-                parcels.append(Parcel(number, ask, codec, delta, offer))
+                parcels.append(PendingPush(number, ask, codec, delta, offer))
         return parcels
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
@@ -208,7 +208,7 @@ class Loop:
         target = self.run.target.tokens
         return 0 if target is None else min(merged, target) * WHOLE // target
 
-    def _send(self, parcels: list[Parcel]) -> None:
+    def _send(self, parcels: list[PendingPush]) -> None:
         """Gives this host's parts to the client, during the step that is under way."""
         for parcel in parcels:
             body = host_body(parcel.delta)

@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
-from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.shardview import PullRequest
 
 NOTHING = -1
 """No arrival, pull or capture."""
@@ -33,11 +33,11 @@ class Ending(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class StepProposal:
     """One host's newest arrivals and pulls, by fragment, its newest cut, and the fragment that it would capture."""
 
     arrivals: dict[int, Arrival]
-    pulls: dict[int, Ask]
+    pulls: dict[int, PullRequest]
     cut: CutId = NO_CUT
     capture: int = NOTHING
     """The fragment to take a snapshot of."""
@@ -60,7 +60,7 @@ class Proposal:
             values[3 * fragments + number] = pull.round.attempt
         return np.array(values, np.int32)
 
-    def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
+    def agreed(self, low: np.ndarray, high: np.ndarray) -> StepProposal:
         """What every host proposed: arrivals and pulls for which minimum and maximum over the hosts are equal.
 
         A cut that any host has seen counts for all, because a message sent after it may come next at any of them.
@@ -76,7 +76,7 @@ class Proposal:
             same[n : n + fragments] for n in range(0, 4 * fragments, fragments)
         )
         mine = {number: one.version for number, one in self.arrivals.items()}
-        return Proposal(
+        return StepProposal(
             arrivals={n: one for n, one in sorted(self.arrivals.items()) if versions[n] and lineages[n]},
             pulls={n: one for n, one in sorted(self.pulls.items()) if steps[n] and attempts[n]},
             cut=CutId(cut, step // 2, bool(step % 2)),

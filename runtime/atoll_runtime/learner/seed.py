@@ -14,7 +14,7 @@ import numpy as np
 from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.peers import Pulled, pull
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, translate

@@ -12,8 +12,8 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Transfers
-from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Report
+from atoll_runtime.protocol.shardview import ShardView
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull, Refused, Stop, Welcome
 from atoll_runtime.transport.transport import TransportError
@@ -51,7 +51,7 @@ class ShardSession:
         self._shard, self._hello, self._network, self._signals = shard, hello, network, signals
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
-        self.link = Link(list(held), lineage=lineage, empty=empty)
+        self.link = ShardView(list(held), lineage=lineage, empty=empty)
         self.transfers = Transfers(hello, bounds, network, policy, self.link, signals)
         self.jobs = self._keep_linked, self.transfers.fetch_all, self.transfers.push_all
         """The tasks to run until the end."""

@@ -13,7 +13,7 @@ from atoll_runtime.payloads import Cut
 from atoll_runtime.transport.messages import Welcome
 
 if TYPE_CHECKING:  # simulations run without JAX
-    from atoll_runtime.learner.agree import Agreement
+    from atoll_runtime.learner.host_consensus import Agreement
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.protocol.link import Ask, Errand, Link
 from atoll_runtime.protocol.linkmeter import LEAST_SECONDS
 from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+from atoll_runtime.protocol.shardview import FetchTask, PullRequest, ShardView
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.changes import Holdings
@@ -56,7 +56,7 @@ class Transfers:
         bounds: Sequence[tuple[int, int]],
         network: Network,
         policy: LinkPolicy,
-        link: Link,
+        link: ShardView,
         signals: Signals,
     ) -> None:
         self.arrivals: dict[int, Arrival] = {}
@@ -86,7 +86,7 @@ class Transfers:
             del self.arrivals[p]
         self._link.adopt(p, arrival.version, arrival.lineage)
 
-    def pulls(self) -> dict[int, Ask]:
+    def pulls(self) -> dict[int, PullRequest]:
         """Open rounds in which the link can take part, if their least anchor is here."""
         asks = self._link.answerable()
         if not asks:  # after most steps
@@ -111,11 +111,11 @@ class Transfers:
     async def fetch_all(self) -> None:
         """Fetches the wanted versions until the end."""
         async with asyncio.TaskGroup() as tasks:
-            while await self._signals.until(lambda: self._errand):
-                errand = self._errand
-                assert errand is not None
-                self._fetching.add(errand.fragment)
-                tasks.create_task(self._signals.work(self._fetch, errand))
+            while await self._signals.until(lambda: self._fetch_task):
+                fetch_task = self._fetch_task
+                assert fetch_task is not None
+                self._fetching.add(fetch_task.fragment)
+                tasks.create_task(self._signals.work(self._fetch, fetch_task))
 
     async def push_all(self) -> None:
         """Pushes waiting contributions until the end."""
@@ -127,20 +127,20 @@ class Transfers:
                 tasks.create_task(self._signals.work(self._push, header, body))
 
     @property
-    def _errand(self) -> Errand | None:
+    def _fetch_task(self) -> FetchTask | None:
         """What to fetch next; None if there is nothing, or enough is being fetched."""
         with self._signals.lock:
-            errand = self._link.errand(self._fetching)
-        return errand if errand is not None and len(self._fetching) < self._share.beside else None
+            fetch_task = self._link.fetch_task(self._fetching)
+        return fetch_task if fetch_task is not None and len(self._fetching) < self._share.beside else None
 
-    async def _fetch(self, errand: Errand) -> None:
-        hello, p = self._hello, errand.fragment
+    async def _fetch(self, fetch_task: FetchTask) -> None:
+        hello, p = self._hello, fetch_task.fragment
         (start, stop), held, codec = self._bounds[p], self._holdings.of(p), self._policy.now.fetch
         request = FetchRequest(
             unit=hello.unit,
             incarnation=hello.incarnation,
             fragment=p,
-            version=errand.version,
+            version=fetch_task.version,
             start=start,
             stop=stop,
             codec=self._holdings.wanted(p, codec),
@@ -155,16 +155,16 @@ class Transfers:
             part = await asyncio.to_thread(self._holdings.take, head, body, codec == "int4")
         except TransportError as error:
             self._meter.failed()
-            log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
+            log.warning("fragment %d version %d was not fetched: %s", p, fetch_task.version, error)
             with self._signals.lock:
-                self._link.postpone(errand)
+                self._link.postpone(fetch_task)
             await self._signals.until(lambda: False, self._fetch_backoff.seconds())
         else:
             self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
             with self._signals.lock:
                 self._share.fetched(self._seconds(began), BITS[head.codec] * (stop - start))
                 self._link.counted(head.merged)
-                if self._link.fetched(errand, head.version, head.cut, head.series):
+                if self._link.fetched(fetch_task, head.version, head.cut, head.series):
                     self.arrivals[p] = Arrival(head.version, part, self._link.lineage)
         self._fetching.discard(p)
         self._policy.look()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
-from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.shardview import PullRequest
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Counter:
 
 
 @dataclass(frozen=True)
-class Offer:
+class Contribution:
     """What a contribution says of itself."""
 
     anchor: int
@@ -56,14 +56,14 @@ class Progress:
         since = self.counters[number].offered or (self.steps, self.trained)
         self.counters[number] = Counter(version, since)
 
-    def offer(self, number: int, ask: Ask) -> Offer | None:
+    def offer(self, number: int, ask: PullRequest) -> Contribution | None:
         """A contribution of this fragment; None while it has no step, or an older anchor than asked for."""
         counter = self.counters[number]
         steps, tokens = self.steps - counter.since[0], self.trained - counter.since[1]
         if steps == 0 or counter.version < ask.least:
             return None
         counter.offered = self.steps, self.trained
-        return Offer(counter.version, steps, tokens, self.trained, self.cut)
+        return Contribution(counter.version, steps, tokens, self.trained, self.cut)
 
     def see(self, cut: CutId) -> bool:
         """True if the cut is new. Then the unit records itself now, before it takes or sends anything else."""

@@ -10,8 +10,8 @@ import numpy as np
 from atoll_runtime.contract import InnerSpec, RunContract
 from atoll_runtime.data import Reader, Stream
 from atoll_runtime.data.prefetch import HostBatch
-from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Evaluate, evaluation, examples_of
+from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial

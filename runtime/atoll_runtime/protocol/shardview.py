@@ -12,7 +12,7 @@ from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING, CutId, RoundId
 
 
 @dataclass(frozen=True)
-class Ask:
+class PullRequest:
     """An open round that wants this unit's fragment."""
 
     round: RoundId
@@ -21,7 +21,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Errand:
+class FetchTask:
     """A fragment to fetch, in this version or a newer one."""
 
     fragment: int
@@ -29,7 +29,7 @@ class Errand:
 
 
 @dataclass
-class Link:
+class ShardView:
     """Versions are the shard's global steps; a lineage names the history that they belong to."""
 
     held: list[int]
@@ -49,7 +49,7 @@ class Link:
     linked: bool = False
     """There is a session. Without one no fetch begins."""
     wanted: dict[int, int] = field(default_factory=dict)
-    asks: dict[int, Ask] = field(default_factory=dict)
+    asks: dict[int, PullRequest] = field(default_factory=dict)
     open: set[RoundId] = field(default_factory=set)
     cut: CutId = NO_CUT
     """The newest cut for which the shard is known to have recorded itself."""
@@ -113,7 +113,7 @@ class Link:
         p = round_id.fragment
         self.offered[p] = max(least, self.offered[p])
         self.need(p, least)
-        self.asks[p] = Ask(round_id, least)
+        self.asks[p] = PullRequest(round_id, least)
         self.open.add(round_id)
 
     def over(self, round_id: RoundId) -> None:
@@ -142,35 +142,35 @@ class Link:
         """The shard's merged tokens. If the shard falls back, the learning rate does not."""
         self.merged = max(self.merged, merged)
 
-    def errand(self, under_way: Collection[int] = ()) -> Errand | None:
+    def fetch_task(self, under_way: Collection[int] = ()) -> FetchTask | None:
         """The fragment to fetch next, except those that are under way."""
         if not (self.wanted and self.linked):
             return None
-        left = (Errand(p, version) for p, version in self.wanted.items() if p not in under_way)
+        left = (FetchTask(p, version) for p, version in self.wanted.items() if p not in under_way)
         return next(left, None)
 
-    def postpone(self, errand: Errand) -> None:
+    def postpone(self, fetch_task: FetchTask) -> None:
         """The other fragments come first now, because this fetch failed, or a newer version is wanted already."""
-        if errand.fragment in self.wanted:
-            self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
+        if fetch_task.fragment in self.wanted:
+            self.wanted[fetch_task.fragment] = self.wanted.pop(fetch_task.fragment)
 
-    def fetched(self, errand: Errand, version: int, cut: CutId, series: str = "") -> bool:
+    def fetched(self, fetch_task: FetchTask, version: int, cut: CutId, series: str = "") -> bool:
         """A fragment arrived; true if it is news."""
-        p = errand.fragment
+        p = fetch_task.fragment
         if series != self.series:
             return False
         self.marked(cut)
         self.offered[p] = max(version, self.offered[p])
-        if self.wanted.get(p, 0) <= max(errand.version, version):
+        if self.wanted.get(p, 0) <= max(fetch_task.version, version):
             self.wanted.pop(p, None)
-        self.postpone(errand)  # on a slow link a newer version may be wanted already
+        self.postpone(fetch_task)  # on a slow link a newer version may be wanted already
         if version <= self.held[p]:
             return False  # it arrived twice, or a newer one overtook it
         self.held[p] = version
         return True
 
     def adopt(self, p: int, version: int, lineage: str) -> None:
-        """The training loop has adopted what an errand in `lineage` fetched. It is the anchor now."""
+        """The training loop has adopted what an fetch_task in `lineage` fetched. It is the anchor now."""
         if lineage != self.lineage:
             return
         if version <= self.offered[p]:
@@ -180,7 +180,7 @@ class Link:
             self.adopted[p] = self.held[p] = NOTHING
             self.need(p, self.offered[p])
 
-    def answerable(self) -> dict[int, Ask]:
+    def answerable(self) -> dict[int, PullRequest]:
         """Open rounds that the unit can answer when it has adopted what is here.
 
         It then has their least anchor, has adopted a version of this history before, and no answer to an earlier
