@@ -139,9 +139,11 @@ class Loop:
         self._record(agreed.cut)
         for number, version in agreed.missing.items():
             self.client.need(number, version)
-        self._receive(agreed.arrivals)
-        # After that, because a round may want what has just been received, and a step later may be over.
         parcels = self._extract(agreed.pulls)
+        self._receive(agreed.arrivals)
+        # A round may want what has just been received, and a step later it may be over.
+        answered = {parcel.number for parcel in parcels}
+        parcels += self._extract({n: pull for n, pull in agreed.pulls.items() if n not in answered})
         if self.audit is not None:
             self.audit.look(self.progress.versions, self.fragments.anchors)
         if agreed.capture != NOTHING:
