@@ -38,6 +38,9 @@ MOST_TOKENS = 10**15
 SLOW_SECONDS = 7200.0
 """Reported seconds of a step."""
 
+Sent = tuple[NDArray[Any], Contribution]
+"""Values of a contribution, and what it says of itself."""
+
 
 class Attacker(SyncerClient):
     """The client of one unit. Each kind of attack is a subclass that changes one thing."""
@@ -45,7 +48,7 @@ class Attacker(SyncerClient):
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
         self.chance = np.random.default_rng(0)
-        self.first: dict[int, tuple[NDArray[Any], Contribution]] = {}
+        self.first: dict[int, Sent] = {}
         """The first contribution to each fragment, for attacks that need it."""
 
     def contribute(
@@ -61,9 +64,7 @@ class Attacker(SyncerClient):
         changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
         super().contribute(number, ask, codec, codecs.pack(changed, codec), told, step, cursor)
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""
         return values, offer
 
@@ -73,9 +74,7 @@ class NotFinite(Attacker):
 
     turn = False
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         self.turn = not self.turn
         values[self.chance.integers(values.size)] = np.nan if self.turn else np.inf
         return values, offer
@@ -84,18 +83,14 @@ class NotFinite(Attacker):
 class Scaled(Attacker):
     """The contribution is multiplied by ten thousand."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
 
 
 class Flipped(Attacker):
     """In one element of a hundred a bit of the exponent flips."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
         first = 8 * values.itemsize - 9  # of the eight bits of the exponent, in bfloat16 and float32
         struck = self.chance.random(bits.size) < BITS_SHARE
@@ -106,12 +101,10 @@ class Flipped(Attacker):
 
 
 class Boastful(Attacker):
-    """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, which nothing shows to
-    be wrong. In later ones it claims 10¹⁵ tokens."""
+    """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, in later ones 10¹⁵
+    tokens."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         if number in self.first:
             return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
         self.first[number] = values, offer
@@ -122,9 +115,7 @@ class Boastful(Attacker):
 class Repeating(Attacker):
     """It sends its first contribution to each fragment again and again."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         return self.first.setdefault(number, (values, offer))
 
 
@@ -140,18 +131,14 @@ class Dawdling(Attacker):
 class Opposed(Attacker):
     """The contribution has the opposite sign."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         return -values, offer
 
 
 class Noise(Attacker):
     """The contribution is noise of the same norm."""
 
-    def change(
-        self, number: int, values: NDArray[Any], offer: Contribution
-    ) -> tuple[NDArray[Any], Contribution]:
+    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         noise = self.chance.standard_normal(values.size)
         noise *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(noise)
         return noise.astype(values.dtype), offer

@@ -15,8 +15,7 @@ import numpy as np
 from atoll_runtime.checkpoint import GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
-from atoll_runtime.learner import host_consensus as agree_module
-from atoll_runtime.learner import seed
+from atoll_runtime.learner import host_consensus, seed
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.host_consensus import Agreement
@@ -139,7 +138,7 @@ class Found(msgspec.Struct):
 def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
-    agree_module.MOST_WORDS = 512  # so that small tensors share a collective and a large one takes several
+    host_consensus.MOST_WORDS = 512  # so that small tensors share a collective and a large one takes several
     odd = {
         "x": np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32),
         "heat": np.float32(7),

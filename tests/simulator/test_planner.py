@@ -80,6 +80,8 @@ def test_a_pool_of_few_units_that_are_far_too_slow_does_not_set_the_clock() -> N
 
 def test_a_peers_state_is_there_sooner_and_is_of_now_and_a_spare_slice_saves_the_wait_for_hardware() -> None:
     bucket, peer = (heal_of(replace(RUN, seed=seed), 1.0, USUAL) for seed in ("Checkpoint", "Peer"))
+    narrow = heal_of(replace(RUN, communication=CommunicationSpec(codec="int8")), 1.0, USUAL)
+    assert RUN.seed == "Checkpoint" and narrow.catch_up < bucket.catch_up
     assert peer.restore < bucket.restore
     assert bucket.catch_up > peer.catch_up == 1.0
     usual, spare = (

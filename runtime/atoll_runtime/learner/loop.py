@@ -139,11 +139,12 @@ class Loop:
         self._record(agreed.cut)
         for number, version in agreed.missing.items():
             self.client.need(number, version)
-        parcels = self._extract(agreed.pulls)
+        pushes = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
         # A round may want what has just been received, and a step later it may be over.
-        answered = {parcel.number for parcel in parcels}
-        parcels += self._extract({n: pull for n, pull in agreed.pulls.items() if n not in answered})
+        answered = {push.number for push in pushes}
+        left = agreed.arrivals.keys() - answered
+        pushes += self._extract({n: pull for n, pull in agreed.pulls.items() if n in left})
         if self.audit is not None:
             self.audit.look(self.progress.versions, self.fragments.anchors)
         if agreed.capture != NOTHING:
@@ -151,7 +152,7 @@ class Loop:
             self.snapshots.capture(agreed.capture, version, self.inner, self.fragments)
         batch = self.batches.take(DATA_TIMEOUT)
         loss = self.inner.step(batch.tokens, self._rate())
-        self._send(parcels)
+        self._send(pushes)
         self.snapshots.collect()
         return loss, batch.cursor
 
@@ -177,13 +178,13 @@ class Loop:
         Skips a fragment that has made no step yet, or that has an older version than the round asks for. Its round may
         still be open when it has caught up.
         """
-        parcels, codec = [], self.fragments.encoders.choose(self.client.communication.codec)
+        pushes, codec = [], self.fragments.encoders.choose(self.client.communication.codec)
         for number, ask in pulls.items():
             offer = self.progress.offer(number, ask)
             if offer is not None:
                 delta = self.fragments.extract(self.inner.theta, number, codec)
-                parcels.append(PendingPush(number, ask, codec, delta, offer))
-        return parcels
+                pushes.append(PendingPush(number, ask, codec, delta, offer))
+        return pushes
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
         """Takes versions of fragments. Keeps AdamW's moments, and the steps made since a fragment's contribution."""
@@ -210,12 +211,12 @@ class Loop:
         target = self.run.target.tokens
         return 0 if target is None else min(merged, target) * WHOLE // target
 
-    def _send(self, parcels: list[PendingPush]) -> None:
+    def _send(self, pushes: list[PendingPush]) -> None:
         """Gives this host's parts to the client, during the step that is under way."""
-        for parcel in parcels:
-            body = host_body(parcel.delta)
+        for push in pushes:
+            body = host_body(push.delta)
             self.client.contribute(
-                parcel.number, parcel.ask, parcel.codec, body, parcel.offer, self.step, self._cursor
+                push.number, push.ask, push.codec, body, push.offer, self.step, self._cursor
             )
 
     def finish(self, loss: float, cursor: int) -> None:

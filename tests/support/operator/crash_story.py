@@ -48,6 +48,8 @@ def facts(world: World) -> Object:
         },
         "incarnations": {name: (unit.get("incarnation"), unit.get("placement")) for name, unit in units.items()},
         "authorities": len({secret["data"].get("ca.crt") for secret in world.server.every("Secret")}),
+        "data": {body["metadata"]["name"]: body["data"] for body in world.server.every("ConfigMap")},
+        "unit specs": {body["metadata"]["name"]: body["spec"] for body in world.server.every("LearnerUnit")},
         "learners": len(world.pods()),
         "images": {pod["spec"]["containers"][0]["image"] for pod in world.pods()},
     }  # fmt: skip

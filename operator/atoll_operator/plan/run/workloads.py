@@ -62,9 +62,8 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
     found = {f"{run.name}-{pool}": {batch} for pool, batch in wanted.items()}
     for name, unit in run.own_units.items():
         if unit.spec is not None:
-            found.setdefault(f"{run.name}-{unit.spec.pool}" if unit.owned else name, set()).add(
-                unit.spec.batch
-            )
+            owner = f"{run.name}-{unit.spec.pool}" if unit.owned else name
+            found.setdefault(owner, set()).add(unit.spec.batch)
     return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 

@@ -99,7 +99,7 @@ def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
     fragment was last sent, half an interval on average, and what was in flight.
     """
     rate = seed_gbps(run, assumed)
-    stale = run.parameters * BITS[run.outer.codec] if run.seed == "Checkpoint" else 0.0
+    stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
     return Heal(
         pull=PULL if assumed.repair_seconds else 0.0,
         restore=run.parameters * SEED_BYTES * 8 / (rate * 1e9),
