@@ -187,7 +187,10 @@ def register(plane: ControlPlane, pods: Mapping[str, Pod]) -> None:
 
 
 def enforce(plane: ControlPlane, node: Namespace, folder: Path) -> subprocess.Popen[bytes]:
-    """Runs kube-network-policies on the node, with a service account as in a pod."""
+    """Runs kube-network-policies on the node, with a service account as in a pod, and waits until it takes packets.
+
+    It ends with "mismatched sequence" if a packet arrives between its requests to configure the queue.
+    """
     account = ("kube-system", "kube-network-policies")
     plane.kubectl("-n", account[0], "create", "serviceaccount", account[1])
     watched = "--resource=pods,namespaces,networkpolicies.networking.k8s.io"
@@ -201,7 +204,21 @@ def enforce(plane: ControlPlane, node: Namespace, folder: Path) -> subprocess.Po
         f" && exec {find('kube-network-policies')} --hostname-override=node --nfqueue-id={QUEUE}"
     )
     address = {"KUBERNETES_SERVICE_HOST": plane.address, "KUBERNETES_SERVICE_PORT": str(plane.port)}
-    return spawn([*node.inside, "sh", "-c", script], folder / "kube-network-policies.log", address)
+    process = spawn([*node.inside, "sh", "-c", script], folder / "kube-network-policies.log", address)
+    queues = Path(f"/proc/{process.pid}/net/netfilter/nfnetlink_queue")
+    try:
+        wait_for("the queue", lambda: configured(queues.read_text()), 30)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process
+
+
+def configured(queues: str) -> bool:
+    """Whether the queue copies packets. Columns: queue, port of its owner, waiting packets, copy mode, …"""
+    rows = [row.split() for row in queues.splitlines()]
+    return any(row[0] == str(QUEUE) and int(row[3]) > 0 for row in rows)
 
 
 def until(pods: Mapping[str, Pod], wanted: Reached, log: Path) -> None:
