@@ -25,7 +25,6 @@ class Program:
     """Its Go module."""
     package: str = ""
     """Its main package, in place of `cmd/NAME` of the module."""
-    version_args: tuple[str, ...] = ("--version",)
     linker_flags: tuple[str, ...] = ()
     main: str = ""
     """A file of `manifests/go`: a main package of our own."""
@@ -33,7 +32,7 @@ class Program:
     """Whether to use the module's own go.sum, for a module that the checksum database may not know."""
 
 
-def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Program:
+def _kubernetes(name: str) -> Program:
     major, minor, _ = KUBERNETES.split(".")
     values = {
         "gitVersion": f"v{KUBERNETES}",
@@ -47,7 +46,6 @@ def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Pr
         name=name,
         version=KUBERNETES,
         module="k8s.io/kubernetes",
-        version_args=version_args,
         linker_flags=tuple(
             f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
         ),
@@ -58,7 +56,7 @@ PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
         _kubernetes("kube-apiserver"),
-        _kubernetes("kubectl", ("version", "--client")),
+        _kubernetes("kubectl"),
         _kubernetes("kube-controller-manager"),
         _kubernetes("kube-scheduler"),
         _kubernetes("kubelet"),
@@ -74,14 +72,12 @@ PROGRAMS: dict[str, Program] = {
             version=COREDNS,
             module="github.com/coredns/coredns",
             package=".",
-            version_args=("-version",),
             main="coredns.go",
         ),
         Program(
             name="helm",
             version=HELM,
             module="helm.sh/helm/v4",
-            version_args=("version", "--short"),
             linker_flags=(f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",),
         ),
         Program(
@@ -101,7 +97,6 @@ PROGRAMS: dict[str, Program] = {
             name="actionlint",
             version=ACTIONLINT,
             module="github.com/rhysd/actionlint",
-            version_args=("-version",),
             linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
         ),
         Program(
@@ -116,14 +111,12 @@ PROGRAMS: dict[str, Program] = {
             version=NETWORK_POLICIES,
             module="sigs.k8s.io/kube-network-policies",
             package="sigs.k8s.io/kube-network-policies/cmd",
-            # It does not print its version, so one on PATH is not used.
         ),
         Program(
             name="fake-gcs-server",
             version=FAKE_GCS,
             module="github.com/fsouza/fake-gcs-server",
             package="github.com/fsouza/fake-gcs-server",
-            version_args=("-version",),
         ),
     )
 }

@@ -29,9 +29,7 @@ def build(program: Program, work: Path, target: Path) -> None:
     build failed (the message ends with the compiler's last lines)."""
     go = go_program()
     if go is None:
-        raise HostError(
-            f"{program.name} {program.version} is not on PATH, and Go is not installed to build it"
-        )
+        raise HostError(f"{program.name} {program.version} is not there, and Go is not installed to build it")
     work.mkdir(parents=True, exist_ok=True)
     module = work / "go.mod"
     kubernetes = program.module == KUBERNETES_MODULE

@@ -1,11 +1,9 @@
-"""Finds a program: given by the user, on PATH, cached, or built; in that order."""
+"""Finds a program: given by the user, cached, or built; in that order."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +24,7 @@ def find(name: str, progress: Progress = silent) -> Path:
     """The executable `name`, built if necessary. Raises `HostError` if the name is unknown, a given path is not
     executable, or the program cannot be obtained."""
     program = _known(name)
-    if found := _given(program) or _on_path(program):
+    if found := _given(program):
         return found
     target = _place(program)
     with locked(target.with_name(target.name + ".lock")):  # a process that waited finds it cached
@@ -83,22 +81,3 @@ def _given(program: Program) -> Path | None:
 
 def _place(program: Program) -> Path:
     return cache_dir() / "bin" / f"{program.name}-{program.version}"
-
-
-def _on_path(program: Program) -> Path | None:
-    """The program on PATH if its minor version is the pinned one or a newer one of the same major."""
-    found = shutil.which(program.name)
-    if found is None:
-        return None
-    try:
-        done = subprocess.run(
-            [found, *program.version_args], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"v?(\d+)\.(\d+)\.\d+", done.stdout + done.stderr)
-    if done.returncode != 0 or version is None:
-        return None
-    wanted = tuple(int(part) for part in program.version.split(".")[:2])
-    have = (int(version[1]), int(version[2]))
-    return Path(found) if have[0] == wanted[0] and have[1] >= wanted[1] else None

@@ -25,20 +25,20 @@ def clean_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def executable(path: Path, says: str) -> Path:
+def executable(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
 
 
 def cached(tmp_path: Path, name: str) -> Path:
-    return executable(tmp_path / "cache" / "bin" / f"{name}-{PROGRAMS[name].version}", "")
+    return executable(tmp_path / "cache" / "bin" / f"{name}-{PROGRAMS[name].version}")
 
 
 def test_path_given_by_the_user_is_used_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = executable(tmp_path / "mine", "anything")
-    executable(tmp_path / "path" / "etcd", "etcd Version: 3.6.8")
+    given = executable(tmp_path / "mine")
+    cached(tmp_path, "etcd")
     monkeypatch.setenv("ATOLL_ETCD", str(given))
     assert programs.find("etcd") == given
 
@@ -49,31 +49,15 @@ def test_a_given_path_that_is_no_executable_is_refused_by_name(monkeypatch: pyte
         programs.find("etcd")
 
 
-@pytest.mark.parametrize(
-    ("says", "accepted"),
-    [
-        pytest.param("etcd Version: 3.6.8", True, id="the-same"),
-        pytest.param("etcd Version: 3.9.0", True, id="newer-minor"),
-        pytest.param("etcd Version: 3.5.21", False, id="older-minor"),
-        pytest.param("etcd Version: 4.0.0", False, id="another-major"),
-        pytest.param("no version at all", False, id="silent"),
-    ],
-)
-def test_a_program_on_path_counts_when_its_version_fits(tmp_path: Path, says: str, accepted: bool) -> None:
-    on_path = executable(tmp_path / "path" / "etcd", says)
-    stored = cached(tmp_path, "etcd")
-    assert programs.find("etcd") == (on_path if accepted else stored)
-
-
 def test_without_go_a_program_is_not_built() -> None:
-    with pytest.raises(HostError, match="is not on PATH, and Go is not installed"):
+    with pytest.raises(HostError, match="is not there, and Go is not installed"):
         programs.find("etcd")
 
 
 def test_an_installed_program_may_have_any_version_and_the_cached_one_takes_its_place(tmp_path: Path) -> None:
     stored = cached(tmp_path, "kubectl")
     assert programs.installed("kubectl") == stored
-    on_path = executable(tmp_path / "path" / "kubectl", "Client Version: v1.30.4")
+    on_path = executable(tmp_path / "path" / "kubectl")
     assert programs.installed("kubectl") == on_path
 
 
