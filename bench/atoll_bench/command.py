@@ -59,9 +59,6 @@ FIGURES = {
             Option("--pairs", "N", count(1, 1000), "phases of each loop, in turns", "10"),
             # A unit that is idle for more than 30 s counts as silent.
             Option("--seconds", "S", count(1, 20), "of a phase, about", "8"),
-            Option("--gbps", "G", number(0, 100, above=True),
-                   "of the link to the syncer, scaled like `regions`, such as 2.5; as root"),
-            Option("--delay", "MS", number(0, 10_000), "that this link adds, one way", "10"),
         ),
         name="inner_steps_per_second",
     ),

@@ -4,10 +4,6 @@ One process runs both loops in turns, in phases of equal steps (plain, island, i
 the other one runs. The syncer is another process, on a core of its own if there are two. A phase of the island ends
 when its threads (transfers, saves) are idle, and their CPU seconds after its last step are added to the phase.
 Therefore the island's phases contain the whole cost of the exchange.
-
-With `gbps` the syncer is in a network namespace behind a shaped link. The link carries bodies while the plain loop runs
-too, so it is scaled to the seconds from one of the island's steps to the next, including those of the plain loop. The
-island reaches the syncer through proxies on localhost, because that name is in the syncer's certificate.
 """
 
 from __future__ import annotations
@@ -16,16 +12,14 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_bench import cores
 from atoll_bench.figures import Phase, Rates, in_turns, timed
 from atoll_bench.island import Island, Plain, batches, check_device
-from atoll_bench.regions.wan import Region, Wan, scale_of
 from atoll_bench.run import SYNCER, Run
-from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
 from atoll_runtime.contract import (
@@ -43,9 +37,7 @@ from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport.tls import Tls
 
-UNIT, PLACE = "unit", "far"
-MTU = 9000
-"""Bytes of a frame on a shaped link: large, so that its relay takes little of the measured cores."""
+UNIT = "unit"
 WARM_STEPS = 200
 """Every program must be compiled within this many steps more than those until the first cut."""
 REST_SECONDS = 0.25
@@ -68,30 +60,16 @@ class LearnerFigure(Rates):
     merges: int
     cuts: int
     """Completed saves of the unit's moments."""
-    gbps: float | None
-    codec: str
-    """The unit's codec at the end."""
-    load: float
-    """Share of an interval that the unit's transfers took, as it measured them."""
 
 
 def measure(
-    preset: str,
-    batch: int,
-    length: int,
-    checkpoint_interval: int,
-    pairs: int,
-    seconds: float,
-    gbps: float | None,
-    delay: float,
+    preset: str, batch: int, length: int, checkpoint_interval: int, pairs: int, seconds: float
 ) -> Iterator[LearnerFigure]:
     """Trains with the defaults of a run for P, H and τ. Raises `CommandError` if the measurement failed.
 
     Args:
         checkpoint_interval: global steps between two cuts.
         seconds: of a phase of the plain loop, about.
-        gbps: rate of the link to the syncer for a model of 12 billion parameters with steps of 5 s; None: loopback.
-        delay: milliseconds that this link adds, one way.
     """
     usable = cores.usable()
     cores.pin(os.getpid(), usable[:1])  # before JAX counts them
@@ -99,23 +77,14 @@ def measure(
         check_device()
         with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
-            contract, address = _contract(folder, preset, length, checkpoint_interval), "localhost"
-            wan: Wan | None = None
-            inside: Sequence[str] = ()
-            if gbps is not None:
-                wan = stack.enter_context(Wan(folder / "wan", (Region(PLACE, gbps, delay / 1000),), MTU))
-                inside, address = wan.places[PLACE].inside, wan.places[PLACE].address
-            run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], address)))
-            run.start_syncer(inside, {})
+            contract = _contract(folder, preset, length, checkpoint_interval)
+            run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], "localhost")))
+            run.start_syncer((), {})
             cores.pin(run.processes[SYNCER].pid, usable[1:2] or usable)
-            if wan is not None:
-                contract = _proxied(contract, address, stack)
-            loops = stack.enter_context(contextlib.closing(_Loops(run, contract, batch)))
+            loops = stack.enter_context(contextlib.closing(_Loops(run, batch)))
             loops.warm()
             steps = max(2, round(seconds * 4 / loops.plain(4).seconds))
             loops.rest()
-            if wan is not None:
-                loops.limit(wan, steps)
             rounds, saved = loops.status().rounds, loops.island.saver.saved
             found = in_turns(pairs, steps, loops.plain, loops.exchanging)
             status = loops.status()
@@ -130,9 +99,6 @@ def measure(
                 length=length,
                 merges=status.rounds - rounds,
                 cuts=loops.island.saver.saved - saved,
-                gbps=gbps,
-                codec=status.units[UNIT].link.codec,
-                load=status.units[UNIT].link.load,
             )
     except OSError as error:
         raise CommandError(str(error)) from error
@@ -141,10 +107,10 @@ def measure(
 
 
 class _Loops:
-    """Both loops, and the syncer at the ports of `contract`."""
+    """Both loops, and the syncer of this run."""
 
-    def __init__(self, run: Run, contract: RunContract, batch: int) -> None:
-        self.run = run
+    def __init__(self, run: Run, batch: int) -> None:
+        self.run, contract = run, run.contract
         unit = unit_contract(UNIT, batch=batch)
         self.island = Island(contract, unit, Tls(run.folder / UNIT))
         self._batches = batches(contract, batch)
@@ -175,16 +141,6 @@ class _Loops:
                 raise CommandError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
 
-    def limit(self, wan: Wan, steps: int) -> None:
-        """Gives the link its rate, and runs for two intervals so that the island measures it."""
-        began = time.monotonic()
-        self.plain(steps)
-        self.exchanging(steps)
-        wan.link(scale_of(self.parameters, (time.monotonic() - began) / steps))
-        for _ in range(-(-2 * self.run.contract.outer.interval // steps)):
-            self.plain(steps)
-            self.exchanging(steps)
-
     def plain(self, steps: int) -> Phase:
         return timed(self._plain.advance, steps)
 
@@ -208,16 +164,6 @@ class _Loops:
     def _used(self) -> tuple[float, float]:
         """CPU seconds of both processes."""
         return time.process_time(), cores.used(self.run.processes[SYNCER].pid)
-
-
-def _proxied(contract: RunContract, address: str, stack: contextlib.ExitStack) -> RunContract:
-    """Returns the contract with the ports of proxies on localhost, which forward to the syncer at `address`."""
-    (shard,) = contract.shards
-    ports = {
-        name: stack.enter_context(SlowLink(address, getattr(shard, name))).port
-        for name in ("port", "transfer_port")
-    }
-    return contract.model_copy(update={"shards": (shard.model_copy(update=ports),)})
 
 
 def _contract(folder: Path, preset: str, length: int, checkpoint_interval: int) -> RunContract:
