@@ -1,5 +1,5 @@
-"""`atoll status` with a kubectl on PATH that prints what the test sets: output, JSON and exit status. Which fields the
-API server keeps: test_control_status."""
+"""`atoll status` with a kubectl on PATH that prints what the test sets: output, JSON and exit status. That the
+definitions have the fields: operator/test_specs."""
 
 from __future__ import annotations
 

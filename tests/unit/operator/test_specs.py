@@ -7,18 +7,20 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from crds import PAGE, RESOURCES, fields, files
 from crds import PARTS as SECTIONS
 from hypothesis import HealthCheck, given, seed, settings
-from pydantic import ValidationError
+from pydantic import AliasChoices, ValidationError
+from pydantic.fields import FieldInfo
 from refusals import MODELS, SCHEMAS
 from schema import default, limits, pieces, structural
 from specs import PARTS, SEED, admitted_pieces, drawn, runs
 
 from atoll_cli.simulate.admission import faults
+from atoll_cli.views import HeldOutView, LedgerView, RunView, UnitView
 from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import GENERATIONS
@@ -103,3 +105,25 @@ def test_items_of_a_list_have_no_defaults_but_their_descriptions_say_them() -> N
 
 def test_the_api_offers_the_accelerators_that_the_operator_can_plan() -> None:
     assert list(ACCELERATORS) == [generation.accelerator for generation in GENERATIONS]
+
+
+VIEWS = [
+    (RunView, "TrainingRun", ()), (HeldOutView, "TrainingRun", ("status", "evaluation")),
+    (UnitView, "LearnerUnit", ()), (LedgerView, "LearnerUnit", ("status", "ledger")),
+    (LedgerView, "TrainingRun", ("status", "ledger")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "kind", "place"), VIEWS)
+def test_the_definitions_hold_every_field_that_commands_read(
+    view: type, kind: str, place: tuple[str, ...]
+) -> None:
+    """The API server prunes others."""
+    for name, hint in get_type_hints(view, include_extras=True).items():
+        alias: Any = FieldInfo.from_annotation(hint).validation_alias
+        for each in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+            schema: Any = SCHEMAS[kind]
+            for step in (*place, *(each.path if each else [name])):
+                if step == "metadata":
+                    break
+                schema = schema["properties"][step]
