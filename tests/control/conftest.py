@@ -14,7 +14,7 @@ import pytest
 from apiserver import Api, Refusal, install, with_token
 from control_bench import Bench
 from held_ports import held_ports
-from ill_gate import IllGate
+from holding_gate import HoldingGate
 from operator_process import Operator
 from played_kubelet import Kubelet
 from played_syncers import Syncers
@@ -193,9 +193,9 @@ def bench(
 
 
 @pytest.fixture
-def gate(plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[IllGate]:
+def gate(plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[HoldingGate]:
     assert plane.authority is not None
-    pair = plane.authority.issue("ill-gate", "ill-gate", hosts=("127.0.0.1",))
-    one = IllGate(pair, operator_kubeconfig, plane.authority.cert.read_text(), tmp_path / "through-gate")
+    pair = plane.authority.issue("holding-gate", "holding-gate", hosts=("127.0.0.1",))
+    one = HoldingGate(pair, operator_kubeconfig, plane.authority.cert.read_text(), tmp_path / "through-gate")
     yield one
     one.close()

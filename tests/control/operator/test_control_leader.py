@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from control_bench import Bench
-from ill_gate import IllGate, nothing
+from holding_gate import HoldingGate, nothing
 
 pytestmark = pytest.mark.timeout(300)
 SHORT, LONG = "6", "120"
@@ -93,7 +93,9 @@ def test_an_operator_that_starts_again_in_its_pod_has_its_lease_and_heals_what_f
 
 
 @pytest.mark.parametrize(("method", "end"), [("PUT", "/status"), ("POST", "/pods"), ("PATCH", "/r-syncer")])
-def test_a_late_write_of_a_former_leader_is_lost(bench: Bench, gate: IllGate, method: str, end: str) -> None:
+def test_a_late_write_of_a_former_leader_is_lost(
+    bench: Bench, gate: HoldingGate, method: str, end: str
+) -> None:
     """It was sent while it led, and arrives when another operator leads and has healed the unit twice."""
     first, second = led(bench, KUBECONFIG=str(gate.kubeconfig)), standby(bench)
     late = list[str]()

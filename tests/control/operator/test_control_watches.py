@@ -1,5 +1,5 @@
-"""The watches against a real API server that fails: the operator goes on, and nothing that happened is missed. Each
-test deletes a pod while the operator cannot see it, and the unit is whole again soon after the API server is back."""
+"""The watches against a real API server that is away or goes back: the operator goes on, and a unit that loses its pod
+is soon whole again. What is deleted while a watch is broken: test_kube_watches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from apiserver import install
 from control_bench import Bench
-from ill_gate import IllGate
 
 from atoll_local.controlplane import ControlPlane
 
@@ -25,50 +24,27 @@ RECOVERY_SECONDS = 3
 """After the API server is back."""
 
 
-@pytest.fixture
-def learning(bench: Bench, gate: IllGate) -> Iterator[Bench]:
-    """A bench with a run whose units learn, under an operator behind the gate."""
-    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
+@pytest.mark.parametrize("seconds", [3, pytest.param(90, marks=pytest.mark.long)])
+def test_an_api_server_that_is_restarted_is_followed_again(
+    bench: Bench, plane: ControlPlane, seconds: int
+) -> None:
+    """3 s is longer than the client's tries of one request take, 90 s than a lease lasts."""
+    operator = bench.operator()
     bench.learn(units=1)
-    yield bench
-    assert operator.alive
-    assert "Traceback" not in operator.log.read_text()
-    bench.until("it is ready", lambda: operator.page("/readyz")[0] == 200)
-    operator.kill()  # before its gate closes
-
-
-def lose_pod(bench: Bench) -> Callable[[], bool]:
-    """Deletes the unit's pod at once; the result tells whether it was replaced."""
+    plane.stop_apiserver()
+    time.sleep(seconds)
+    plane.start_apiserver()
     [(name, uid)] = bench.uids(UNIT).items()
     bench.delete("Pod", name, grace=0)
-    return lambda: bool(bench.uids(UNIT)) and uid not in bench.uids(UNIT).values() and bench.run_pods(UNIT)
-
-
-def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
     began = time.monotonic()
-    bench.until("the pod is replaced", replaced)
+    whole = lambda: bench.uids(UNIT) and bench.run_pods(UNIT)  # noqa: E731
+    bench.until("the pod is replaced", lambda: uid not in bench.uids(UNIT).values() and whole())
     took = time.monotonic() - began
     print(json.dumps({"recovered_seconds": round(took, 2)}))
     assert took <= RECOVERY_SECONDS
-
-
-@pytest.mark.parametrize("seconds", [8, pytest.param(90, marks=pytest.mark.long)])
-def test_a_pod_that_goes_during_an_outage_is_replaced(learning: Bench, gate: IllGate, seconds: int) -> None:
-    """8 s is longer than the client's tries of one request take: 2.3 s."""
-    gate.ill = True
-    learning.until("requests are refused", lambda: gate.refused)
-    replaced = lose_pod(learning)
-    time.sleep(seconds)
-    assert not replaced(), "the operator cannot know"
-    gate.ill = False
-    recovers(learning, replaced)
-
-
-def test_an_api_server_that_is_restarted_is_followed_again(learning: Bench, plane: ControlPlane) -> None:
-    plane.stop_apiserver()
-    time.sleep(3)  # longer than the client's tries of one request
-    plane.start_apiserver()
-    recovers(learning, lose_pod(learning))
+    assert operator.alive
+    assert "Traceback" not in operator.log.read_text()
+    bench.until("it is ready", lambda: operator.page("/readyz")[0] == 200)
 
 
 def test_an_operator_ends_when_etcd_went_back_and_its_successor_goes_on(tmp_path: Path, settle: Any) -> None:

@@ -1,4 +1,4 @@
-"""A proxy to an API server. A test can make it answer 503, or hold requests."""
+"""A proxy to an API server that holds requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from yarl import URL
 
 from atoll_local.pki import Pair
 
-ILL = {"kind": "Status", "status": "Failure", "code": 503, "message": "etcdserver: no leader"}
 HOP_HEADERS = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
 LOOK_SECONDS = 0.05
 START_SECONDS = 20
@@ -30,7 +29,7 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in HOP_HEADERS}
 
 
-class IllGate:
+class HoldingGate:
     """An HTTPS proxy in its own thread. The test may set the public attributes.
 
     Args:
@@ -41,14 +40,10 @@ class IllGate:
     """
 
     def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
-        self.ill = False
-        """Whether every request is answered with 503 and open watches are cut."""
         self.holds = nothing
         """Requests for which this is true wait until it is false. They arrive even if the client is gone by then."""
         self.held = 0
         """Held requests that were not answered yet."""
-        self.refused = 0
-        """Answers with 503 so far."""
         text = kubeconfig.read_text()
         self._server: str = yaml.safe_load(text)["clusters"][0]["cluster"]["server"]
         self._session: aiohttp.ClientSession
@@ -81,9 +76,6 @@ class IllGate:
             self.held -= held
 
     async def _pass_on(self, request: web.Request, body: bytes | None) -> web.StreamResponse:
-        if self.ill:
-            self.refused += 1
-            return web.json_response(ILL, status=503)
         headers = end_to_end(request.headers)
         url = URL(self._server + request.raw_path, encoded=True)
         response = web.StreamResponse()
@@ -92,22 +84,10 @@ class IllGate:
                 response.set_status(answer.status)
                 response.headers.update(end_to_end(answer.headers))
                 await response.prepare(request)
-                async for part in self._parts(request, answer):
+                async for part in answer.content.iter_any():
                     await response.write(part)
                 return response
         except (aiohttp.ClientError, OSError):  # either side is down
             if request.transport is not None:
                 request.transport.abort()
             return response
-
-    async def _parts(self, request: web.Request, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Yields the answer's body. Checks the attributes while nothing comes."""
-        watching = "watch" in request.query
-        while not (watching and self.ill):
-            try:
-                part = await asyncio.wait_for(answer.content.readany(), LOOK_SECONDS)
-            except TimeoutError:
-                continue
-            if not part:
-                return
-            yield part
