@@ -13,7 +13,6 @@ KUEUE = "0.19.2"
 FAKE_GCS = "1.56.1"
 ACTIONLINT = "1.7.12"
 NETWORK_POLICIES = "0.8.0"
-KSTATUS = "1.2.2"
 """Version of Flux's cli-utils, which is the same in this Helm."""
 
 
@@ -98,13 +97,6 @@ PROGRAMS: dict[str, Program] = {
             version=ACTIONLINT,
             module="github.com/rhysd/actionlint",
             linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
-        ),
-        Program(
-            name="kstatus",
-            version=KSTATUS,
-            module="github.com/fluxcd/cli-utils",
-            package=".",
-            main="kstatus.go",
         ),
         Program(
             name="kube-network-policies",

@@ -28,7 +28,7 @@ NEEDED = {
     "plane": ("etcd", "kube-apiserver", "kubectl"), "control": ("kube-controller-manager",), "Kwok": ("kwok",),
     "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"), "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
     "Kueue": ("kueue",), "FakeGcs": ("fake-gcs-server",), "narrow": ("helm",), "find": ("helm", "kubectl"),
-    "Tools": ("kstatus",), "enforce": ("kube-network-policies",),
+    "enforce": ("kube-network-policies",),
 }  # fmt: skip
 """Programs behind the fixtures and imports of a test."""
 NUMBERS = itertools.count(1)
