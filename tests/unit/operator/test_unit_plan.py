@@ -116,6 +116,13 @@ def test_a_unit_stores_an_incarnation_first_that_does_not_follow_from_its_spec(
     assert (plan.advance, plan.create, plan.status.incarnation) == (True, (), incarnation)
 
 
+def test_pods_that_are_newer_than_the_status_are_left_alone() -> None:
+    """Another operator raised the incarnation, and this one has seen the new pods alone. Its write will be refused."""
+    newer = [pod(host, placement=4, made_for=4, incarnation=4) for host in (0, 1)]
+    plan = plan_unit(unit(*newer, status=status("Healing", met=False), syncer=SyncerState()))
+    assert (plan.advance, plan.create, plan.remove, plan.renew) == (True, (), (), ())
+
+
 def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_end() -> None:
     plan = plan_unit(unit(generation=2))
     assert (plan.status.incarnation, plan.status.placement, plan.status.restart_count) == (4, 4, 0)
@@ -310,6 +317,12 @@ def test_a_hang_is_judged_by_a_later_answer_and_the_first_step_has_the_time_of_a
         {"pace": Pace(2, 40, True, NOW)},
     ):
         assert found(NOW + 1e6, **never) == (False, None)
+    known = deadlines.follow(None, TOLD, NOW - 60, NOW - 9)
+    assert known is not None and known.since == NOW - 9, "a step counts from the report that told of it"
+    later = TOLD.model_copy(update={"step": 41})
+    assert (
+        deadlines.follow(known, TOLD, NOW - 60, NOW) == known != deadlines.follow(known, later, NOW - 60, NOW)
+    )
 
 
 def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_first() -> None:
