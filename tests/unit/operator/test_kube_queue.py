@@ -23,21 +23,22 @@ Outcome = Callable[[int], Exception | None]
 
 
 class World:
-    """A queue that notes the time of each pass over the key `a`; a pass takes `seconds`."""
+    """A queue that notes the times of the passes over each key; a pass takes `seconds`."""
 
     def __init__(self, outcome: Outcome = lambda count: None, seconds: float = 0.0) -> None:
-        self.times: list[float] = []
-        self.queue: WorkQueue[str] = WorkQueue(self._handle, workers=2)
+        self.times: dict[str, list[float]] = {}
+        self.queue: WorkQueue[str] = WorkQueue(self._handle)
         self._outcome, self._seconds = outcome, seconds
 
     async def _handle(self, key: str) -> None:
-        self.times.append(asyncio.get_running_loop().time())
+        times = self.times.setdefault(key, [])
+        times.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self._seconds)
-        if error := self._outcome(len(self.times)):
+        if error := self._outcome(len(times)):
             raise error
 
     def run(self, seconds: float, *steps: tuple[float, Step]) -> list[float]:
-        """The times of the passes; each step is taken at its time."""
+        """The times of the passes over the key `a`; each step is taken at its time."""
 
         async def work() -> None:
             for at, step in steps:
@@ -47,7 +48,7 @@ class World:
             assert self.queue.oldest_seconds() == 0
 
         leap(work())
-        return self.times
+        return self.times.get("a", [])
 
 
 def add(queue: WorkQueue[str]) -> None:
@@ -83,23 +84,16 @@ def test_a_key_is_handled_as_often_and_as_soon_as_asked(
     assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
 
 
+def asks(at: float, *what: Any) -> tuple[float, Step]:
+    return at, lambda queue: queue.add(*what)
+
+
 def test_passes_of_a_lane_share_a_rate_over_all_keys_and_nothing_else_waits_for_them() -> None:
-    passes: dict[str, list[float]] = {}
-
-    async def handle(key: str) -> None:
-        passes.setdefault(key, []).append(asyncio.get_running_loop().time())
-
-    async def work() -> None:
-        queue = WorkQueue(handle)
-        for round_ in range(20):  # all change each second
-            for number in range(500):
-                asyncio.get_running_loop().call_at(round_, queue.add, f"{number}", 1.0, "slow")
-        asyncio.get_running_loop().call_at(5.5, queue.add, "urgent", 0.5)
-        asyncio.get_running_loop().call_at(5.5, queue.add, "other", 0.5, "fast")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(queue.run(), 120)
-
-    leap(work())
+    world = World()
+    all_change = itertools.product(range(20), range(500))
+    slow = (asks(second, f"{number}", 1.0, "slow") for second, number in all_change)
+    world.run(120, *slow, asks(5.5, "urgent", 0.5), asks(5.5, "other", 0.5, "fast"))
+    passes = world.times
     assert passes.pop("urgent") == passes.pop("other") == pytest.approx([5.5])
     wait = 500 / LANE_RATE
     assert len(passes) == 500 and all(19 <= times[-1] <= 19 + wait for times in passes.values())
@@ -110,43 +104,20 @@ def test_passes_of_a_lane_share_a_rate_over_all_keys_and_nothing_else_waits_for_
 
 def test_keys_that_had_their_pass_together_do_not_have_the_next_one_in_a_lane_together() -> None:
     """As the figures of all units, after a pass over each because their syncer came."""
-    times: list[float] = []
-
-    async def handle(_: int) -> None:
-        times.append(asyncio.get_running_loop().time())
-
-    async def work() -> None:
-        queue = WorkQueue(handle)
-        for key in range(100):
-            queue.add(key)
-            asyncio.get_running_loop().call_at(1, queue.add, key, 30.0, "slow")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(queue.run(), 60)
-
-    leap(work())
-    together, spaced = times[:100], times[100:]
-    assert max(together) == 0 and len(spaced) == 100
+    world, keys = World(), [f"{number}" for number in range(100)]
+    world.run(60, *(asks(0, key) for key in keys), *(asks(1, key, 30.0, "slow") for key in keys))
+    first, spaced = (sorted(times) for times in zip(*world.times.values(), strict=True))
+    assert max(first) == 0 and len(spaced) == 100
     assert spaced[0] >= 30 and spaced[-1] - spaced[0] >= 99 / LANE_RATE - 0.01
 
 
 def test_a_key_that_has_its_pass_earlier_gives_its_turn_in_the_lane_to_another() -> None:
     """Otherwise a syncer that comes and goes, each time waking all units, would delay their conditions by minutes."""
-    passes: dict[str, float] = {}
-
-    async def handle(key: str) -> None:
-        passes[key] = asyncio.get_running_loop().time()
-
-    async def work() -> None:
-        queue, loop = WorkQueue(handle), asyncio.get_running_loop()
-        for round_, number in itertools.product(range(10), range(400)):
-            loop.call_at(round_, queue.add, f"{number}", 1.0, "slow")
-            loop.call_at(round_ + 0.5, queue.add, f"{number}")
-        loop.call_at(10, queue.add, "last", 0.0, "slow")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(queue.run(), 1000)
-
-    leap(work())
-    assert passes["last"] <= 10 + 2 / LANE_RATE
+    world, steps = World(), list[tuple[float, Step]]()
+    for second, number in itertools.product(range(10), range(400)):
+        steps += asks(second, f"{number}", 1.0, "slow"), asks(second + 0.5, f"{number}")
+    world.run(1000, *steps, asks(10, "last", 0.0, "slow"))
+    assert world.times["last"][-1] <= 10 + 2 / LANE_RATE
 
 
 GROWING = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60)
