@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import resource
 import shutil
 import tempfile
@@ -16,9 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_disk import Mount, SimDisk
 
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
+from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.journal import Journal, Resumed, check_room
 from atoll_runtime.syncer.records import JournalError
@@ -58,9 +62,9 @@ def written(folder: Path) -> tuple[Path, list[int]]:
     return newest, ends
 
 
-def resumed(folder: Path) -> Resumed:
+def resumed(folder: Path, disk: Disk = LOCAL) -> Resumed:
     """The content of a journal."""
-    found = Journal.resume(folder, "uid", layout(), "bf16")
+    found = Journal.resume(folder, "uid", layout(), "bf16", disk=disk)
     assert found is not None
     found[0].close()
     return found[1]
@@ -139,6 +143,30 @@ def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(folder: Path
     content[12:20] = (1 << 62).to_bytes(8, "little")
     path.write_bytes(content)
     assert resumed(folder).machine == machine(1)
+
+
+def mounted(disk: SimDisk) -> Mount:
+    """The disk, for another process."""
+    return Mount(disk, Process(SimLoop(lambda _: 0.0)), lambda _: None)
+
+
+def test_what_a_killed_process_had_not_synced_is_durable_once_the_next_one_has_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That process may show it to learners. What a kill at any other write leaves: tests/schedules."""
+    folder = Path("layout-1/journal")
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed), 1 << 40)
+        journal = Journal(folder, "uid", layout(), "lineage", disk=mounted(disk))
+        journal.begin([version(0), version(0)], machine(0))
+        with monkeypatch.context() as killed:
+            for name in ("sync", "sync_folder"):
+                killed.setattr(Mount, name, lambda *_: None)
+            journal.remember(machine(1))
+        journal.close()
+        for _ in range(2):
+            assert resumed(folder, mounted(disk)).machine == machine(1)
+            disk.lose_power()
 
 
 def test_a_second_process_cannot_write_to_the_same_journal(folder: Path) -> None:
