@@ -20,6 +20,8 @@ from atoll_bench import cores, link, restore
 from atoll_bench.command import FIGURES
 from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
+from atoll_bench.regions.setting import Setting
+from atoll_bench.regions.wan import scale_of
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
@@ -118,3 +120,28 @@ def test_a_process_is_pinned_with_its_threads() -> None:
         assert len(threads) == 2
         assert {frozenset(os.sched_getaffinity(int(thread))) for thread in threads} == {frozenset([one])}
         process.communicate(b"\n")
+
+
+def test_a_figure_of_the_journal_has_the_times_of_merges(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "journal", "--json", "--megabytes", "1", "--merges", "20"]) == 0
+    (figure,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert figure["figure"] == "journal_milliseconds" and figure["begin"] > 0
+    assert 0 < figure["merge"] <= figure["merge_p99"] <= figure["merge_most"]
+
+
+def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "journal", "--megabytes", "1000000", "--merges", "1"]) == 1
+    assert "the journal of 124999999992 parameters needs" in capsys.readouterr().err
+
+
+def test_bytes_of_a_step_take_the_same_part_of_it_as_those_of_the_large_model() -> None:
+    small, step = 250_000, 0.1
+    for gbps in (2, 5):
+        large = 12e9 * 16 / (gbps * 1e9) / 5.0
+        assert small * 16 / (gbps * 1e9 * scale_of(small, step)) / step == pytest.approx(large)
+
+
+def test_no_cut_of_the_model_is_made_during_a_training_and_its_seed_is_that_of_model_and_data() -> None:
+    run = Setting("file:///data", 100).run(3, "file:///bucket", "syncer")
+    assert run.checkpoint.interval_steps > run.target.global_steps == 100
+    assert (run.model.seed, run.data.seed) == (3, 3)

@@ -1,7 +1,8 @@
-"""A bucket that does not answer is not a damaged checkpoint. A file is whole or missing."""
+"""A bucket that does not answer is not a damaged checkpoint. A file is whole or missing, also after a loss of power."""
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,3 +114,40 @@ def test_what_a_killed_writer_left_is_no_object_and_goes_with_its_folder(tmp_pat
     assert bucket.list() == ["f/x"]
     bucket.delete_tree("f")
     assert not (tmp_path / "b/f").exists()
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Every sync, rename and new folder, in order: the operation, and its file or folder."""
+    done, fsync, rename, mkdir = [], os.fsync, Path.replace, Path.mkdir
+
+    def synced(handle):
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{handle}")).name.partition(".")[0]))
+        fsync(handle)
+
+    def renamed(self, target):
+        done.append(("rename", target.name))
+        return rename(self, target)
+
+    def made(self, *how, **more):
+        done.append(("make", self.name))
+        mkdir(self, *how, **more)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr(Path, "mkdir", made)
+    return done
+
+
+def test_an_object_is_durable_with_its_name_and_its_new_folders(tmp_path, done):
+    bucket = Bucket(f"file://{tmp_path}/run")
+    (tmp_path / "run").mkdir(exist_ok=True)
+    done.clear()
+    bucket.write("global/7/manifest", b"whole")
+    folders = [("make", "global"), ("sync", "run"), ("make", "7"), ("sync", "global")]
+    written = [("sync", ""), ("rename", "manifest"), ("sync", "7")]
+    assert done == folders + written
+    done.clear()
+    bucket.write("global/7/manifest", b"again")
+    assert done == written
+    assert bucket.read("global/7/manifest") == b"again"

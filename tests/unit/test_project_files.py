@@ -1,5 +1,5 @@
 """Files of the repository that people and other programs read: they parse, what they name exists, and what they promise
-holds. No module imports itself through others."""
+holds. No module imports itself through others. The size check of `.ci/run` counts files where they belong."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import get_args
 
 import grimp
 import pytest
+import size
 import yaml
 
 from atoll_operator.api.common import ACCELERATORS
@@ -84,3 +85,32 @@ def test_no_modules_import_each_other() -> None:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" → ".join(reversed(error.args[1])))
+
+
+def test_lines_are_counted_by_total_and_area(tmp_path) -> None:
+    files = {
+        "operator/atoll_operator/a.py": "x = 1\n\n",
+        "operator/b.py": "x = 1\n",
+        "tests/unit/test_a.py": "x = 1\n",
+        "tests/unit/operator/test_b.py": "x = 1\n",
+        "tests/schedules/test_operator_c.py": "x = 1\n",
+        "tests/control/conftest.py": "x = 1\n",
+        "tests/conftest.py": "",
+        "docs/conf.py": "x = 1\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert size.measure(tmp_path, [*files, "operator/deleted.py"]) == {
+        "product": {"operator": 3},
+        "tests": {"conftest": 0, "operator": 3, "unit": 1},
+    }
+
+
+@pytest.mark.parametrize(("lines", "fails"), [(90, False), (102, False), (103, True)])
+def test_a_total_fails_when_it_grows_by_more_than_two_percent(lines, fails) -> None:
+    recorded = {"product": {"operator": 60, "cli": 40}, "tests": {"unit": 10}}
+    now = {"product": {"operator": lines}, "tests": {"unit": 10}}
+    messages = size.grown(now, recorded)
+    assert bool(messages) == fails
+    assert all("product: 103 lines" in message and "100 in docs/size.json" in message for message in messages)

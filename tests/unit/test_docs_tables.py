@@ -1,4 +1,4 @@
-"""Every reason of a condition or a failure that code can give is in a table for users."""
+"""Every reason of a condition or a failure that code can give, and every message, is in a table of the docs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from atoll_operator.plan.pods import view as observe
 from atoll_operator.plan.unit import failure, waiting
+from atoll_runtime.protocol.messages import Message
+from atoll_runtime.transport.messages import Welcome
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
@@ -93,3 +95,12 @@ def test_every_reason_of_a_failure_stands_in_a_table() -> None:
     of_processes = given(ROOT / "runtime")
     assert {"DataInvalid", "ContractInvalid", "JournalFailed", "VersionMismatch"} <= of_processes
     assert sorted((of_pods | of_processes) - tables()) == []
+
+
+def test_every_message_is_in_the_table_of_events() -> None:
+    page = (ROOT / "docs/protocol.md").read_text()
+    table = page.split("| message | event |\n")[1].split("\n\n")[0]
+    named = {word for row in table.splitlines() for word in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+    kinds = Message.__subclasses__()
+    assert Welcome in kinds
+    assert sorted({kind.__name__ for kind in kinds} - named) == []
