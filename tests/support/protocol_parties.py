@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,42 +166,18 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
     return make
 
 
-class Gang:
-    """The hosts of one unit, which agree between two steps."""
-
-    def __init__(self, hosts: int) -> None:
-        self._values = [np.empty(0)] * hosts
-        self._barrier = threading.Barrier(hosts, timeout=PARTING_SECONDS)
-
-    def extremes(self, host: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Agreement`. Raises `BrokenBarrierError` if a host has left."""
-        self._values[host] = values
-        self._barrier.wait()
-        found = np.min(self._values, axis=0), np.max(self._values, axis=0)
-        self._barrier.wait()
-        return found
-
-    def leave(self) -> None:
-        """Make the other hosts end too."""
-        self._barrier.abort()
-
-
 @dataclass(eq=False)
 class NumpyUnit(BlankIsland):
-    """One host of a unit: the training loop and client of the pods, in a thread. A step moves its weights a little
+    """A unit of one host: the training loop and client of the pods, in a thread. A step moves its weights a little
     towards a target. It stands for `Inner`, `Fragments`, `Agreement` and what else the loop needs."""
 
     run: RunContract
     name: str
     network: Network | Sequence[Network]
     incarnation: int = 1
-    host: int = 0
-    hosts: int = 1
     target: float = 1.0
     step_seconds: float = 0.01
     tokens: int = 100
-    gang: Gang = field(default_factory=lambda: Gang(1))
-    """Shared by all hosts of the unit."""
     until: float = math.inf
     """When the unit has received this version, it makes no more steps until the test changes this value."""
     contributed: int = 0
@@ -213,13 +189,9 @@ class NumpyUnit(BlankIsland):
         networks = self.network if isinstance(self.network, Sequence) else [self.network]
         self.bounds, self.padded = [], []
         for fragment in self.layout.fragments:
-            parts = part_bounds(fragment.size, 2 * self.hosts)
-            mine = parts[2 * self.host : 2 * self.host + 2]
-            self.bounds.append((mine[0][0], mine[-1][1]))
-            self.padded.append(parts[-1][1])
-        self.contract = unit_contract(
-            self.name, incarnation=self.incarnation, host=self.host, hosts=self.hosts
-        )
+            self.padded.append(part_bounds(fragment.size, 2)[-1][1])
+            self.bounds.append((0, self.padded[-1]))
+        self.contract = unit_contract(self.name, incarnation=self.incarnation)
         self.client = SyncerClient(self.run, self.contract, self.layout, self.bounds, self.padded, networks)
         theta = initial(self.run.model)
         self.weights = [
@@ -248,7 +220,6 @@ class NumpyUnit(BlankIsland):
     def halt(self) -> None:
         """End like a killed process: the loop ends and the link breaks."""
         self._halt.set()
-        self.gang.leave()
         if self.running:
             self._thread.join(PARTING_SECONDS)
         self.client.close(PARTING_SECONDS)
@@ -268,22 +239,19 @@ class NumpyUnit(BlankIsland):
         return dict(enumerate(self.loop.progress.versions))
 
     def _mine(self, flat: np.ndarray, p: int) -> np.ndarray:
-        start, stop = self.bounds[p]
         whole = np.zeros(self.padded[p], np.float32)
         whole[: flat.size] = flat
-        return whole[start:stop]
+        return whole
 
     def _train(self) -> None:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            while not self._halt.wait(self.step_seconds):
-                if max(self.received.values()) < self.until and self.loop.advance() is not Ending.NONE:
-                    break
-        self.gang.leave()
+        while not self._halt.wait(self.step_seconds):
+            if max(self.received.values()) < self.until and self.loop.advance() is not Ending.NONE:
+                break
 
     # what the loop calls
 
     def extremes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.gang.extremes(self.host, values)
+        return values, values
 
     def step(self, tokens: object, rate: float) -> float:
         self.cursor += 1
