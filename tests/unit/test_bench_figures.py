@@ -22,6 +22,7 @@ from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
 from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import scale_of
+from atoll_bench.workers import workers
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
@@ -78,6 +79,16 @@ def test_batches_for_which_there_is_no_memory_are_one_sentence() -> None:
 def test_a_restore_whose_process_is_killed_says_so() -> None:
     with pytest.raises(CommandError, match="raise_signal: its process was killed, out of memory perhaps"):
         restore._in_process({}, signal.raise_signal, signal.SIGKILL)
+
+
+def test_workers_end_with_their_context_and_one_that_is_killed_ends_it_with_its_words(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"^out of memory$"), workers(1, "out of memory") as pool:
+        assert pool.submit(abs, -1).result() == 1
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
+    with workers(1, "") as pool:
+        pool.submit(signal.pause)
+        pool.submit(os.mkdir, tmp_path / "begun")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_end_of_a_link_has_more_time_for_more_pairs(
