@@ -276,15 +276,6 @@ def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over(
     assert set(merged) <= set(ended), "it is told of the end of each round that it did not answer"
 
 
-def test_a_late_body_of_a_unit_that_is_replaced_is_not_awaited_any_more() -> None:
-    shard = Shard()
-    slow = shard.offer("a", 1, 20.0 * P)
-    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.tell(joined("a", incarnation=2))
-    assert Release(slow.round, "a") in shard.effects
-    assert not any(each.contributions.parts for each in shard.machine.rounds.carried.values())
-
-
 def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answer_still_counts() -> None:
     link, (first, second) = ShardView([0]), [RoundId(step, 0, 0, "one") for step in (4, 8)]
     link.welcomed("one", [0], [0], NO_CUT)
