@@ -35,24 +35,14 @@ def sized(**changes):
     return ModelSpec(dimensions=SMALL.model_copy(update=changes))
 
 
-IMPOSSIBLE = {
-    "none": (ModelSpec(), "one of preset, dimensions and task"),
-    "two": (ModelSpec(preset="1m", dimensions=SMALL), "one of preset, dimensions and task"),
-    "task": (ModelSpec(task="a:b"), "model.task: 'a:b' has no dimensions"),
-    "unknown-preset": (ModelSpec(preset="7t"), "model.preset: '7t'"),
-    "odd-heads": (sized(heads=3), "model.dimensions.width: 16"),
-    "odd-kv": (sized(kv_heads=3), "model.dimensions.kvHeads: 3"),
-    "experts-of-no-size": (sized(experts=4), "model.dimensions.expertHidden: 0 with 4"),
-    "no-experts": (sized(expert_hidden=4), "model.dimensions.expertHidden: 4 with 0"),
-    "too-many-chosen": (
-        sized(experts=2, expert_hidden=8, experts_per_token=3),
-        "model.dimensions.expertsPerToken: 3 must be at most experts",
-    ),
-}
-
-
-@pytest.mark.parametrize(("spec", "named"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_size_that_cannot_be_built_is_refused_by_field(spec, named):
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        pytest.param(ModelSpec(task="a:b"), "model.task: 'a:b' has no dimensions", id="task"),
+        pytest.param(ModelSpec(preset="7t"), "model.preset: '7t'", id="unknown-preset"),
+    ],
+)
+def test_a_model_without_a_known_size_is_refused_by_field(spec, named):
     with pytest.raises(ModelError, match=named):
         resolve(spec)
 

@@ -10,37 +10,18 @@ class ModelError(ValueError):
 
 
 def resolve(spec: ModelSpec) -> Dimensions:
-    """The dimensions of the decoder that `spec` describes.
+    """The dimensions of the decoder that `spec` describes. The schema's rules say which of them fit together.
 
     Raises:
-        ModelError: `spec` has not exactly one of preset, dimensions and task; it has a task or an unknown preset; or
-            the sizes do not fit.
+        ModelError: `spec` has a task, or a preset that this version does not know.
     """
-    if [spec.preset, spec.dimensions, spec.task].count(None) != 2:
-        raise ModelError("model: give one of preset, dimensions and task, and no more")
     if spec.task is not None:
         raise ModelError(f"model.task: {spec.task!r} has no dimensions")
-    if spec.preset is not None:
-        if spec.preset not in SIZES:
-            raise ModelError(f"model.preset: {spec.preset!r} is unknown; there are {', '.join(SIZES)}")
-        return SIZES[spec.preset]
-    assert spec.dimensions is not None
-    size = spec.dimensions
-    if size.width % (2 * size.heads):
-        raise ModelError(
-            f"model.dimensions.width: {size.width} must be an even multiple of heads ({size.heads})"
-        )
-    if size.heads % size.kv_heads:
-        raise ModelError(f"model.dimensions.kvHeads: {size.kv_heads} must divide heads ({size.heads})")
-    if bool(size.experts) != bool(size.expert_hidden):
-        raise ModelError(
-            f"model.dimensions.expertHidden: {size.expert_hidden} with {size.experts} experts: both or none"
-        )
-    if size.experts and size.experts_per_token > size.experts:
-        raise ModelError(
-            f"model.dimensions.expertsPerToken: {size.experts_per_token} must be at most experts ({size.experts})"
-        )
-    return size
+    if spec.dimensions is not None:
+        return spec.dimensions
+    if spec.preset not in SIZES:
+        raise ModelError(f"model.preset: {spec.preset!r} is unknown; there are {', '.join(SIZES)}")
+    return SIZES[spec.preset]
 
 
 def fits(size: Dimensions, mesh: MeshSpec) -> None:
