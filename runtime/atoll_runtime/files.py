@@ -29,13 +29,6 @@ def make(folder: Path) -> None:
     sync(folder.parent)
 
 
-def tidy(folder: Path) -> None:
-    """Deletes partial files that killed processes left in the folder. Also deletes those that are being written."""
-    for beside in folder.glob(f".*{PARTIAL}"):
-        if beside.is_file():  # an export's partial folder has such a name too
-            beside.unlink(missing_ok=True)
-
-
 def replace(path: Path, data: bytes) -> None:
     """Replaces a file: writes a partial file beside it, then renames it. A killed process or a full disk leaves the old
     file. The new file is durable when this returns, so that after a power loss no file is missing that a later one

@@ -52,10 +52,6 @@ class Objects(Protocol):
         """Removes everything below a folder, if it exists."""
         ...
 
-    def tidy(self, folder: str) -> None:
-        """Removes partial files."""
-        ...
-
 
 class Bucket:
     """Objects below one URI, by relative path. Safe to use from several threads."""
@@ -104,12 +100,6 @@ class Bucket:
         """Removes one object, if it exists."""
         with self._named(path):
             self._objects.delete(path, self._timeout)
-
-    def tidy(self, folder: str) -> None:
-        """Removes partial files, which `list` does not show, that killed writers left directly in `folder`. No other
-        writer may be active there."""
-        with self._named(folder):
-            self._objects.tidy(folder)
 
     def delete_tree(self, folder: str) -> None:
         """Removes everything below `folder`."""
@@ -160,9 +150,6 @@ class Folder:
 
     def delete_tree(self, folder: str, seconds: float) -> None:
         shutil.rmtree(self._root / folder, onerror=lambda call, path, info: _unless_gone(info[1]))
-
-    def tidy(self, folder: str) -> None:
-        files.tidy(self._root / folder)
 
 
 def _cloud_storage(place: str) -> Objects:

@@ -93,9 +93,6 @@ class CloudStorage:
         with ThreadPoolExecutor(DELETIONS, "delete") as pool:
             list(pool.map(lambda path: self.delete(path, seconds), self.list(folder, seconds)))
 
-    def tidy(self, folder: str) -> None:
-        """An object appears when it is whole."""
-
     def _blob(self, path: str) -> Blob:
         return self._bucket.blob(self._folder + path)
 

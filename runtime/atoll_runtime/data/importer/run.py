@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 
@@ -84,9 +84,6 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
         return _run(bucket, order, report)
     except MissingObject as error:
         raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
-    finally:
-        for folder in ("", *get_args(SplitName)):
-            bucket.tidy(folder)  # partial files, also of a killed import
 
 
 def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None) -> Catalogue:
