@@ -47,16 +47,12 @@ class GlobalStore:
         complete with another part of this shard, keeps it and returns `False`.
         """
         entries = parts.entries_of(part, self._along)
+        if (kept := self._kept(part, entries)) is not None:
+            return kept
         there = self.bucket.list(layout.step_folder(part.step))
-        whole = layout.manifest(part.step)
-        if parts.name_of(part) in there and self._stands(part, entries):
-            return True
-        if whole in there:
-            if self._completed_before(part):
-                return False
-            self.bucket.delete(whole)
-        if parts.name_of(part) in there:
-            self.bucket.delete(parts.name_of(part))
+        for path in (layout.manifest(part.step), parts.name_of(part)):
+            if path in there:
+                self.bucket.delete(path)
         parts.write(self.bucket, part, entries)
         return True
 
@@ -161,29 +157,21 @@ class GlobalStore:
     def _manifest(self, step: int) -> manifest.Manifest:
         return manifest.read(manifest.Manifest, self.bucket, layout.manifest(step))
 
-    def _stands(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
-        """Whether the stored part is the same as this one and can be read."""
+    def _kept(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool | None:
+        """Whether the stored part is the same as this one. None: it cannot be kept, because it is not of this cut, is
+        damaged, or is another one (of before the shard's journal was lost or restored) in a cut that is not complete.
+        """
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
-            same = (found.versions, found.tensors) == (part.versions, entries)
-            if not same or (_history(found), _cut(found)) != (_history(part), _cut(part)):
-                return False
+            if (found.meta.get("run_uid"), _cut(found)) != (part.meta.get("run_uid"), _cut(part)):
+                return None
+            lineages = found.meta.get("lineage"), part.meta.get("lineage")
+            same = (found.versions, found.tensors, lineages[0]) == (part.versions, entries, lineages[1])
+            if not same and self._manifest(part.step).shards != part.shards:
+                return None
             parts.read(self.bucket, found)
         except Damaged:
-            return False
-        return True
-
-    def _completed_before(self, part: Part) -> bool:
-        """Whether the same cut is complete, with a part of the shard before its journal was lost or restored."""
-        try:
-            found = parts.find(self.bucket, part.step, part.shard, part.shards)
-            if _mixture([found], part.meta.get("run_uid")):
-                return False
-            same = _cut(found) == _cut(part) and self._manifest(part.step).shards == part.shards
-            if same:
-                parts.read(self.bucket, found)
-        except Damaged:
-            return False
+            return None
         return same
 
 
@@ -197,11 +185,6 @@ def being_read(steps: Sequence[int], keep: int, written: Callable[[int], float],
         except Damaged:
             return
         yield step
-
-
-def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:
-    """The run, and the life of its shard's journal."""
-    return part.meta.get("run_uid"), part.meta.get("lineage")
 
 
 def _cut(part: Part | manifest.PartManifest) -> object:
