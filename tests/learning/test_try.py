@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import ended
 from compile_cache import kept_programs
 from safetensors.numpy import load_file
 
@@ -26,14 +27,8 @@ pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 def atoll(*words):
     """The command, which shares compiled programs with other tests."""
-    return subprocess.run(
-        [sys.executable, "-m", "atoll_cli", *map(str, words)],
-        cwd=ROOT,
-        env={**os.environ, **kept_programs()},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
+    command = (sys.executable, "-m", "atoll_cli", *map(str, words))
+    return ended(*command, environment=kept_programs(), cwd=ROOT, timeout=TIMEOUT)
 
 
 def manifest_and_commands(folder):

@@ -1,4 +1,4 @@
-"""Runs a program to its end."""
+"""Writes programs, and runs them to their end."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def ended(
         timeout=timeout,
         check=False,
     )
+
+
+def executable(path: Path, script: str) -> Path:
+    """Writes a program of the shell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path

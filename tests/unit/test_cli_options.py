@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import ended
+from commands import ended, executable
 
 from atoll_cli import loggers
 from atoll_cli.__main__ import main
@@ -29,13 +29,6 @@ from atoll_runtime.contract import DataSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 ATOLL = (sys.executable, "-m", "atoll_cli")
-
-
-def make_program(folder: Path, script: str) -> Path:
-    program = folder / "program"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return program
 
 
 WRONG = (
@@ -103,13 +96,13 @@ def test_version_loads_neither_jax_nor_the_cluster() -> None:
 
 
 def test_kubectl_that_hangs_is_ended(tmp_path: Path) -> None:
-    kubectl = Kubectl(program=make_program(tmp_path, "exec sleep 30"))
+    kubectl = Kubectl(program=executable(tmp_path / "program", "exec sleep 30"))
     with pytest.raises(KubectlError, match=r"did not answer within 0 s"):
         kubectl.run("get", "pods", timeout=0.2)
 
 
 def test_kubectl_is_told_the_cluster_and_given_the_objects(tmp_path: Path) -> None:
-    program = make_program(tmp_path, f'(echo "$@"; cat) > {tmp_path}/told')
+    program = executable(tmp_path / "program", f'(echo "$@"; cat) > {tmp_path}/told')
     kubectl = Kubectl(program=program, kubeconfig=Path("/k"), context="c", namespace="n")
     kubectl.apply({"kind": "Namespace"})
     told, given = (tmp_path / "told").read_text().splitlines()
@@ -163,7 +156,7 @@ def test_a_signal_that_ends_a_command_ends_the_processes_that_it_has_started(
 ) -> None:
     os.mkfifo(tmp_path / "started")
     root = 'root="${5#*=}"; until [ -s "$root/../fake-gcs-server.pid" ]; do sleep 0.01; done'  # the command knows it
-    server = make_program(tmp_path, f"{root}; echo $$ > {tmp_path}/started; exec sleep 60")
+    server = executable(tmp_path / "program", f"{root}; echo $$ > {tmp_path}/started; exec sleep 60")
     process = subprocess.Popen(
         ["env", "--default-signal", *ATOLL, "bench", "restore", "--parameters", "1"],
         env={**os.environ, "ATOLL_FAKE_GCS_SERVER": str(server)},
@@ -253,6 +246,6 @@ def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_cred
 
 def test_kubectls_own_sentence_is_told_without_what_its_library_logged(tmp_path: Path) -> None:
     lines = ["E1122 01:33:37.295678 1745 memcache.go:265] Unhandled"] * 5 + ["The connection was refused"]
-    program = make_program(tmp_path, "cat >&2 <<E\n" + "\n".join(lines) + "\nE\nexit 1")
+    program = executable(tmp_path / "program", "cat >&2 <<E\n" + "\n".join(lines) + "\nE\nexit 1")
     with pytest.raises(KubectlError, match=r"^kubectl get x failed: The connection was refused$"):
         Kubectl(program=program).run("get", "x")

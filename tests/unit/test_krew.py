@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import ended
+from commands import ended, executable
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = "https://example.invalid/atoll/releases"
@@ -54,9 +54,7 @@ def test_two_releases_of_one_version_are_the_same_bytes(release: Path, tmp_path:
 def test_the_program_passes_its_arguments_to_the_package_of_its_version(release: Path) -> None:
     with tarfile.open(release / "kubectl-atoll.tar.gz") as files:
         files.extractall(release, filter="data")
-    uvx = release / "uvx"
-    uvx.write_text('#!/bin/sh\necho "$@"\n')
-    uvx.chmod(0o755)
+    executable(release / "uvx", 'echo "$@"')
     path = {"PATH": f"{release}:/usr/bin:/bin"}
     done = ended(release / "kubectl-atoll", "status", "-n", "a b", environment=path)
     assert done.stdout == "--from atoll==1.2.3 kubectl-atoll status -n a b\n"

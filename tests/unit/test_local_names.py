@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 import pytest
+from commands import executable
 
 from atoll_cli.__main__ import main as atoll
 from atoll_cli.demo.cluster import DemoCluster
@@ -208,10 +209,7 @@ def test_down_leaves_the_network_to_another_cluster_that_runs(
 def test_a_cluster_whose_api_server_does_not_answer_does_not_run(
     script: str, answers: bool, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = there / "kubectl"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("ATOLL_KUBECTL", str(program))
+    monkeypatch.setenv("ATOLL_KUBECTL", str(executable(there / "kubectl", script)))
     monkeypatch.setattr(Machine, "pid", property(lambda _: 1))
     monkeypatch.setattr("atoll_local.cluster.ANSWER_SECONDS", 5.0 if answers else 0.5, raising=False)
     cluster = Cluster("one")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import executable
 
 from atoll_local import programs
 from atoll_local.catalogue import PROGRAMS
@@ -25,19 +26,12 @@ def clean_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def executable(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
-
-
 def cached(tmp_path: Path, name: str) -> Path:
-    return executable(tmp_path / "cache" / "bin" / f"{name}-{PROGRAMS[name].version}")
+    return executable(tmp_path / "cache" / "bin" / f"{name}-{PROGRAMS[name].version}", "true")
 
 
 def test_path_given_by_the_user_is_used_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = executable(tmp_path / "mine")
+    given = executable(tmp_path / "mine", "true")
     cached(tmp_path, "etcd")
     monkeypatch.setenv("ATOLL_ETCD", str(given))
     assert programs.find("etcd") == given
@@ -57,7 +51,7 @@ def test_without_go_a_program_is_not_built() -> None:
 def test_an_installed_program_may_have_any_version_and_the_cached_one_takes_its_place(tmp_path: Path) -> None:
     stored = cached(tmp_path, "kubectl")
     assert programs.installed("kubectl") == stored
-    on_path = executable(tmp_path / "path" / "kubectl")
+    on_path = executable(tmp_path / "path" / "kubectl", "true")
     assert programs.installed("kubectl") == on_path
 
 
@@ -85,10 +79,8 @@ def test_a_program_is_built_once_from_its_module(monkeypatch: pytest.MonkeyPatch
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a Go tool that cannot download while there is a file `offline`, and builds nothing."""
     (tmp_path / "go.mod").write_text("require (\n\tk8s.io/api v0.0.0\n)\n")
-    program = tmp_path / "go"
     told = f'[ ! -e {tmp_path}/offline ] && echo \'{{"Dir": "{tmp_path}"}}\''
-    program.write_text(f"#!/bin/sh\n[ $1 != mod ] || {{ {told}; }}\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "go", f"[ $1 != mod ] || {{ {told}; }}")
     monkeypatch.setattr("atoll_local.gobuild.go_program", lambda: str(program))
     return tmp_path
 

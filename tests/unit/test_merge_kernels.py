@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import zipfile
@@ -13,6 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from commands import ended
 from numpy.typing import NDArray
 
 import atoll_runtime
@@ -98,18 +98,9 @@ def test_each_process_compiles_without_a_writable_folder(tmp_path: Path) -> None
         "import numpy as np; from atoll_runtime.merge import kernels\n"
         "print(kernels.__file__, kernels.squares(np.ones(3, np.float32).view(np.uint32)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/proc/none",
-            "PYTHONPATH": os.pathsep.join([str(tmp_path / "installed.zip"), *sys.path]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    where = os.pathsep.join([str(tmp_path / "installed.zip"), *sys.path])
+    alone = ("env", "-i", f"PATH={os.environ['PATH']}", "HOME=/proc/none", f"PYTHONPATH={where}")
+    done = ended(*alone, sys.executable, "-S", "-c", code)
     assert done.returncode == 0, done.stderr
     assert "installed.zip" in done.stdout and done.stdout.endswith(" 3.0\n")
 
