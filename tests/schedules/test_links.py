@@ -24,6 +24,10 @@ STEPS = 600
 """Global steps, each of which opens a round: 50 of each fragment."""
 GBIT = 16.0
 """Of a fragment: 12 · 10⁹ parameters in bfloat16, in 12 fragments."""
+FLOAT32 = 4
+"""Bytes."""
+MANY = 10**6
+"""Rounds: more than are held at a time."""
 CALM = Weather(0.01)
 NEED = GBIT / STEP
 """Gbit/s that membership in every round takes."""
@@ -62,12 +66,14 @@ def run(
     overlap: int = 2,
     quorum: int = 1,
     slow_factor: float = math.inf,
+    held: int = MANY,
 ) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions.
 
     Args:
         down: from when on, and for how many seconds, the first unit is not reached.
         joins: when the first unit joins, if that is later than the start.
+        held: rounds with contributions that fit into the shard's memory.
     """
     rules = replace(
         RULES,
@@ -78,7 +84,18 @@ def run(
         quorum=quorum,
         slow_factor=slow_factor,
     )
-    world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
+    world = World(
+        Scenario(
+            0,
+            rules,
+            ((10,) * fragments,),
+            islands,
+            weather,
+            (),
+            adaptive=adaptive,
+            budget=held * len(islands) * 10 * FLOAT32,
+        )
+    )
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
     if joins:
@@ -132,23 +149,35 @@ def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_i
 
 
 @pytest.mark.timeout(600)
+def test_slow_links_do_not_slow_the_others_where_few_rounds_fit_into_memory() -> None:
+    """Three rounds: the slow links are members of at least half as many rounds as they carry."""
+    links = (2.0, 2.5, 3.0, 4.0, 5.0)
+    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links), steps=SHORT_RUN, held=3)
+    assert seen.seconds < 1.02 * SHORT_RUN * STEP
+    for link in links:
+        assert seen.members[f"u{link}"] >= (0.98 if link > NEED else 0.5 * link / NEED)
+        assert merged(seen.accounts[f"u{link}"]) >= 0.8
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("period", "first", "share"),
+    ("period", "first", "held", "share"),
     [
-        pytest.param(2 * STEP, 1.0, 0.9, id="every second round"),
-        pytest.param(7.0, 3.0, 0.9, id="now these rounds, now others"),
-        pytest.param(H * STEP, 3.0, 0.9, id="rounds of the same fragments each time"),
-        pytest.param(H * STEP, 33.0, 0.9, id="rounds of other fragments each time"),
-        pytest.param(100.0, 3.0, 0.5, id="more rounds than may wait"),
-        pytest.param(300.0, 3.0, 0.5, id="longer than an interval"),
+        pytest.param(2 * STEP, 1.0, MANY, 0.9, id="every second round"),
+        pytest.param(7.0, 3.0, MANY, 0.9, id="now these rounds, now others"),
+        pytest.param(H * STEP, 3.0, MANY, 0.9, id="rounds of the same fragments each time"),
+        pytest.param(H * STEP, 33.0, MANY, 0.9, id="rounds of other fragments each time"),
+        pytest.param(100.0, 3.0, MANY, 0.85, id="nearly an interval"),
+        pytest.param(100.0, 3.0, 5, 0.7, id="nearly an interval, with memory for five rounds"),
+        pytest.param(300.0, 3.0, MANY, 0.55, id="longer than an interval"),
     ],
 )
 def test_a_unit_whose_link_is_busy_out_of_phase_with_the_others_is_in_nearly_every_round(
-    period: float, first: float, share: float
+    period: float, first: float, held: int, share: float
 ) -> None:
     """No fragment starves, which `run` asserts, and as much is merged as of the others."""
     busy = Island("busy", 1, STEP, 10, 0.4 * STEP, busy=(period, first, 0.43 * period))
-    seen = run(busy, *(Island(f"u{n}", 1, STEP, 10, 1.0) for n in (1, 2)))
+    seen = run(busy, *(Island(f"u{n}", 1, STEP, 10, 1.0) for n in (1, 2)), held=held)
     assert seen.members["busy"] >= share
     assert merged(seen.accounts["busy"]) >= 0.99 * merged(seen.accounts["u1"])
     assert seen.seconds < 1.02 * STEPS * STEP

@@ -25,6 +25,7 @@ from atoll_runtime.simulate.planner.estimate import below, below_while_living, e
 from atoll_runtime.simulate.planner.merging import on_their_links
 from atoll_runtime.simulate.planner.needs import (
     ELEMENT_BYTES,
+    HELD_ROUNDS,
     LEAST_SECONDS,
     PROCESS_BYTES,
     global_step,
@@ -243,7 +244,7 @@ def test_a_shard_needs_sixteen_bytes_of_disk_and_fifty_of_memory_for_each_elemen
     one, four = (shard_need(replace(RUN, shards=shards)) for shards in (1, 4))
     fragment = max(each.size for each in RUN.layout.fragments)
     assert one["volume"] == 16 * RUN.parameters + STATES + (128 << 20)
-    assert one["memory"] == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
+    assert one["memory"] == pytest.approx(0.4e9 + 50 * RUN.parameters + HELD_ROUNDS * 8 * 2 * fragment)
     assert four["memory"] - PROCESS_BYTES < 0.35 * (one["memory"] - PROCESS_BYTES)
     assert four["volume"] < 0.35 * one["volume"]
     # Many units: four times their contributions.

@@ -90,3 +90,40 @@ def test_a_first_contribution_that_is_not_taken_tells_what_to_expect_of_the_next
     assert made.seconds == 0.0, "a refusal says nothing"
     made.missed(0, 90.0, 1.0)
     assert made.seconds == 180.0
+
+
+def test_on_a_link_that_carries_every_round_as_many_wait_as_it_sends_before_the_fragment_is_due_again() -> (
+    None
+):
+    made = share(8.0)  # of 10 s between two rounds
+    assert [made.ready(0, 80.0, waiting, ()) for waiting in (0, 1, 4, 5)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("fetch", "push", "interval"),
+    [
+        pytest.param(1.0, None, INTERVAL, id="a version was fetched, nothing was sent"),
+        pytest.param(1.0, 290.0, 40 * INTERVAL, id="the last of them would be given up"),
+    ],
+)
+def test_only_two_wait_on_a_link_that_is_not_known_to_send_more_in_time(
+    fetch: float, push: float | None, interval: float
+) -> None:
+    made = LinkShare(P)
+    for step in range(2 * P):
+        made.asked(step % P, step, step * interval / P)
+    made.fetched(fetch, 1.0)
+    if push:
+        made.pushed(0, push, 1.0)
+    assert [made.ready(1, 2 * interval, waiting, ()) for waiting in (1, 2, 3)] == [True, False, False]
+
+
+def test_contributions_that_waited_while_others_failed_leave_what_is_expected() -> None:
+    made = share(4.0)
+    made.missed(0, 40.0, 1.0)
+    raised = made.seconds
+    for p in range(1, P):
+        made.missed(p, None, 1.0)
+    assert made.seconds == raised
+    made.missed(0, 0.0, 1.0)
+    assert made.seconds < raised, "the round did not wait for it"

@@ -69,7 +69,7 @@ class Transfers:
         elements = sum(stop - start for start, stop in bounds)
         self._share = policy.share(len(bounds) - len(link.empty), elements)
         self._holdings = Holdings(hello.codec, bounds, policy.exact)
-        self._waiting: deque[tuple[Header, memoryview]] = deque()
+        self._waiting: deque[tuple[Header, memoryview, bool]] = deque()
         """Contributions that wait for the link."""
         self._pushing, self._fetching = 0, set[int]()
         """How many contributions are being sent, and the fragments that are being fetched."""
@@ -106,7 +106,7 @@ class Transfers:
         header = Header(part, codec, len(body), seconds, answer, share.turn)
         share.joined(part.round.fragment, self._clock())
         self.headers.append(header)
-        self._waiting.append((header, body))
+        self._waiting.append((header, body, not self._waiting and not self._pushing))
 
     async def fetch_all(self) -> None:
         """Fetches the wanted versions until the end."""
@@ -123,8 +123,8 @@ class Transfers:
             while await self._signals.until(lambda: self._waiting and self._pushing < self._share.beside):
                 with self._signals.lock:
                     self._pushing += 1
-                    header, body = self._waiting.popleft()
-                tasks.create_task(self._signals.work(self._push, header, body))
+                    header, body, free = self._waiting.popleft()
+                tasks.create_task(self._signals.work(self._push, header, body, free))
 
     @property
     def _fetch_task(self) -> FetchTask | None:
@@ -184,13 +184,14 @@ class Transfers:
             self._meter.ended(transfer, self._clock(), bits)
         return head, body
 
-    async def _push(self, header: Header, body: memoryview) -> None:
+    async def _push(self, header: Header, body: memoryview, free: bool) -> None:
         """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
-        Only a first attempt has known bits, because the shard may have had a part of the body at a later one."""
+        Only a first attempt has known bits, because the shard may have had a part of the body at a later one.
+        `free`: none was before it when its header was sent."""
         # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
         round_id, backoff, accepted = header.part.round, Backoff(*BACKOFF_SECONDS), False
-        seconds, bits = 0.0, _bits(header)
+        seconds, bits = 0.0 if free else None, _bits(header)
 
         def over() -> bool:
             """As far as this host knows, the round no longer wants a contribution."""
@@ -215,7 +216,7 @@ class Transfers:
             break
         with self._signals.lock:
             self._pushing -= 1
-            if accepted:
+            if accepted and seconds is not None:
                 self._share.pushed(round_id.fragment, seconds, bits)
             else:
                 self._share.missed(round_id.fragment, seconds, _bits(header))

@@ -108,6 +108,11 @@ class Coordinator(Syncer):
             self.advanced = max(self._next, now - self.rounds.slowest)
             self._set_clock(self.orders.step + 1)
 
+    def next_step(self, now: float) -> int:
+        """As there. If shard 0 has taken all steps of its clock, it is the one to which the clock would advance."""
+        level = self.step >= self.orders.step and not self._reached
+        return self.orders.step + 1 if level and now >= self._next else super().next_step(now)
+
     @property
     def _next(self) -> float:
         """When the clock may advance, at the pace of the slowest unit that is live now."""
@@ -127,7 +132,7 @@ class Coordinator(Syncer):
 
     def _wakes(self, now: float) -> list[float]:
         wakes = super()._wakes(now)
-        if self._clock_runs:
+        if self._clock_runs or now < self._next:
             wakes.append(max(self._next, now))
         return wakes
 

@@ -4,8 +4,9 @@ Each fragment earns credit: one in the time that the link needs to send every fr
 So if a transfer takes x times as long as the time between two rounds, the unit is a member of one round in x of each
 fragment. A unit on a link that is fast enough takes part in every round.
 
-Few contributions wait for the link at a time. On any link a fragment that is a turn behind the others may wait beside
-them. So none starves whose rounds open each time while the link is busy.
+On a slow link few contributions wait at a time. A fragment that is a turn behind the others may wait beside them, so
+that none starves whose rounds open each time while the link is busy. On any other link another contribution may wait if
+those before it are sent before its fragment is due again.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from statistics import fmean
 from atoll_runtime.protocol.messages import MOST_TURN
 from atoll_runtime.protocol.pace import Ema
 from atoll_runtime.protocol.round import SLACK
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 STAGGER = 0.618
 """After their first contributions fragments have different credit, so that their turns are spread evenly over time."""
 MOST_CREDIT = 8.0
 """Fragments that have waited for longer are equal."""
 PUSHES, FETCHES = 2, 4
-"""Transfers in each direction that may wait for the link or be on it. Another round is joined only while there are
-fewer, but for a fragment that is behind. On a link with a long round trip there may be `beside` − 1 more."""
+"""Transfers in each direction that may wait for a slow link, or one that has sent no contribution yet, or be on it.
+Another round is joined only while there are fewer, but for a fragment that is behind. On a link with a long round trip
+there may be `beside` − 1 more."""
 USED = 0.98
 """Share of a slow link's time that is used. With all of it in use, queues would grow, and the work that is trained
 meanwhile would be lost."""
@@ -123,14 +126,19 @@ class LinkShare:
             pushes: contributions that wait for the link or are on it.
             fetches: fragments with versions that wait for the link or are on it.
         """
-        free = not self.turn or p not in self._contributed
-        if free and pushes < PUSHES - 1 + self.beside:
-            return True
+        few = pushes < PUSHES - 1 + self.beside
+        # The link is known, and sends those that wait before the fragment is due again and before they are given up.
+        clear = (
+            self.seconds > 0
+            and 0 < pushes * self.load < self.fragments
+            and (pushes + 1) * self.seconds < TRANSFER_SECONDS
+        )
+        if not self.turn:
+            return few or clear
         credit = {q: self._reckon(q, now) for q in self._asked}
-        # A turn behind the others, and the link sends those that wait before the fragment is due again.
-        behind = 0 < pushes * self.load < self.fragments and credit[p] >= fmean(credit.values()) + 1.0
-        if free:
-            return behind
+        behind = clear and credit[p] >= fmean(credit.values()) + 1.0
+        if p not in self._contributed:
+            return few or behind
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
         if idle and self.load > self.period:
             return True  # idle for as long as a contribution is expected to take: the link may be faster now
@@ -145,20 +153,21 @@ class LinkShare:
         self._credit[p] = max(0.0, left), now
         self._joined = now
 
-    def missed(self, p: int, seconds: float, bits: float) -> None:
+    def missed(self, p: int, seconds: float | None, bits: float) -> None:
         """That contribution was not taken. Its credit is given back.
 
         Args:
             seconds: how long it was on the link. If that is more than expected, the expected time of the next one
                 rises. Otherwise the round may not have waited for it because the expected time was too long. Then the
-                expected time falls; else nothing might be measured again.
+                expected time falls; else nothing might be measured again. None: others were on the link until its
+                round was over, which says nothing.
         """
-        expected, taken = self._push.value, seconds / bits
-        if expected is None and seconds > LEAST_MISSED:
-            self._push.value = SLACK * taken
-        elif expected is not None:
-            longer = min(SLACK * taken, MOST_GROWTH * expected)
-            self._push.value = longer if taken > expected else expected * (1 - SMOOTHING)
+        expected = self._push.value
+        if seconds is not None and expected is None and seconds > LEAST_MISSED:
+            self._push.value = SLACK * seconds / bits
+        elif seconds is not None and expected is not None:
+            longer = min(SLACK * seconds / bits, MOST_GROWTH * expected)
+            self._push.value = longer if seconds / bits > expected else expected * (1 - SMOOTHING)
         credit, at = self._credit.get(p, (0.0, self._joined))
         self._credit[p] = min(MOST_CREDIT, credit + 1.0), at
 

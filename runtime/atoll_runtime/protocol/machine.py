@@ -168,6 +168,9 @@ class Syncer(ShardState):
         self._decide(now)
         self.rounds.ending = self.finishing
         self.rounds.progress(now, name)
+        p = self.due(self.next_step(now))
+        if p is not None and self.manned:
+            self.rounds.hurry(p, now)
         self._keep_clock(now)
         if self.opens:
             self._launch(now)

@@ -113,11 +113,13 @@ class OpenRounds:
         """A round of fragment `p` may be opened: no due round is of `p`, fewer than τ are at work, and there is memory
         for it beside the due ones. A round that only waits for the links of its members does not count as at work, but
         it needs memory."""
+        return self._has_place(p) and self._fits_beside(p, self._due)
+
+    def _has_place(self, p: int) -> bool:
+        """The same but for the memory."""
         due = self._due
-        if any(held.id.fragment == p for held in due):
-            return False
         busy = sum(held.stage != "Receiving" for held in due)
-        return busy < self.rules.overlap and self._fits_beside(p, due)
+        return busy < self.rules.overlap and all(held.id.fragment != p for held in due)
 
     @property
     def _due(self) -> list[Round]:

@@ -152,7 +152,8 @@ class Round:
     absent: dict[str, float] = field(default_factory=dict)
     """Units that have left or are silent: until when their body is awaited. They may connect again."""
     enough: float = math.inf
-    """`in_time` when membership was frozen. Later bodies count in the fragment's next round."""
+    """`in_time` when membership was frozen, or earlier if another round needs the memory. Later bodies count in the
+    fragment's next round, or are given up if that has no memory for them."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """The record that is written with its merge."""
 
@@ -273,11 +274,11 @@ class Round:
                 found[name] = "its body is not here in time"
         return found
 
-    def belated(self, now: float) -> list[str]:
-        """Members with bodies that come too late for this round and that the quorum does not need."""
+    @property
+    def spare(self) -> list[str]:
+        """Members whose bodies are missing and not needed for the quorum."""
         lacking = self.contributions.lacking
-        quorate = len(self.contributions.members) - len(lacking) >= self.quorum
-        return lacking if quorate and now >= self.enough else []
+        return lacking if len(self.contributions.members) - len(lacking) >= self.quorum else []
 
     def drop(self, unit: str) -> None:
         """The unit goes on without this round."""

@@ -176,6 +176,17 @@ class Rounds(OpenRounds):
             if held.stage == "Receiving":
                 self._receive(held, now)
 
+    def hurry(self, p: int, now: float) -> None:
+        """A round of fragment `p` is due. If only memory is missing for it, the oldest round with K bodies waits no
+        longer for the others, so that no slow link slows the other units."""
+        due = self._due
+        if self._has_place(p) and not self._fits_beside(p, due) and all(held.open for held in due):
+            for held in due:
+                if held.stage == "Receiving" and held.spare:
+                    held.enough = min(held.enough, now)
+                    self._receive(held, now)
+                    return
+
     def _collect(self, held: Round, name: str, now: float) -> None:
         self._grant(held, now)
         if now >= held.until(self.roster.awaited[held.id], self.ending):
@@ -200,7 +211,7 @@ class Rounds(OpenRounds):
         """Drops members with bodies that do not come, and merges the others once their bodies are here."""
         for name, why in held.overdue(self.roster.live, self.interval_seconds or math.inf, now).items():
             self.exclude(held, name, why)
-        for name in held.belated(now):
+        for name in held.spare if now >= held.enough else []:
             self.carry(held, name)
         if held.quorate and not held.contributions.lacking:
             self._screen(held)

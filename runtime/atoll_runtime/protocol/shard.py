@@ -100,12 +100,19 @@ class ShardState:
         """The next step is not beyond the clock, and may be taken now."""
         return self.following <= self.orders.step and self.may_open(self.following)
 
+    def next_step(self, now: float) -> int:
+        """The step that would be taken now if there were room for its round; 0 if none is due."""
+        return self.following if self.following <= self.orders.step else 0
+
     def may_open(self, step: int) -> bool:
         """There is room for the round that is due at this step, and enough units are live for it."""
-        if self.sealed or len(self.rounds.roster.live) < self.rules.quorum:
-            return False
         p = self.due(step)
-        return p is None or self.rounds.room(p)
+        return self.manned and (p is None or self.rounds.room(p))
+
+    @property
+    def manned(self) -> bool:
+        """Enough units are live for a round, and more may be merged."""
+        return not self.sealed and len(self.rounds.roster.live) >= self.rules.quorum
 
     def due(self, step: int) -> int | None:
         """The fragment that is due at this step, if the shard owns a part of it."""

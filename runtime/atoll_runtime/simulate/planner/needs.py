@@ -35,6 +35,9 @@ PROCESS_BYTES = 0.4e9
 ELEMENT_BYTES = 50
 """Upper bound of the memory per element. Θ, momentum and the wire take 10; the rest is for merges and for a cut on its
 way to the bucket. Measured: 45 and 48 with 10 and 36 million elements in one shard (2026-11-22)."""
+HELD_ROUNDS = 5
+"""Rounds with contributions in memory: those at work, and others that wait for slow links. With fewer, slow links would
+be in fewer rounds than they carry (docs/protocol.md, Slow links)."""
 EVEN = 4 / 3
 """The most elements of a fragment, relative to the mean. A larger one needs memory and bandwidth for itself alone."""
 
@@ -149,7 +152,8 @@ def shard_need(run: Run) -> dict[str, float]:
     shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)
-    contributions = run.outer.overlap * run.units * fragment * (4 if run.outer.codec == "float32" else 2)
+    rounds = max(run.outer.overlap, min(HELD_ROUNDS, run.outer.fragments))
+    contributions = rounds * run.units * fragment * (4 if run.outer.codec == "float32" else 2)
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
     journal = 2 * CUT_BYTES * elements + STATES
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
