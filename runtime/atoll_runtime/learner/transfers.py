@@ -16,6 +16,7 @@ from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.linkmeter import LEAST_SECONDS
+from atoll_runtime.protocol.linkshare import PUSHES
 from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.protocol.shardview import FetchTask, PullRequest, ShardView
@@ -99,14 +100,14 @@ class Transfers:
         contribution is dropped."""
         if not self._link.answered(part.round):
             return
-        expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
-        share, seconds = self._share, min(expected, TRANSFER_SECONDS)
+        share, before = self._share, len(self._waiting) + self._pushing
+        seconds = min(share.seconds * (before + 1), TRANSFER_SECONDS)
         share.round_trip = self._meter.round_trip(self._clock())
         answer = min(share.round_trip + self._policy.slower(share), TRANSFER_SECONDS)
         header = Header(part, codec, len(body), seconds, answer, share.turn)
         share.joined(part.round.fragment, self._clock())
         self.headers.append(header)
-        self._waiting.append((header, body, not self._waiting and not self._pushing))
+        self._waiting.append((header, body, before < PUSHES))
 
     async def fetch_all(self) -> None:
         """Fetches the wanted versions until the end."""
@@ -187,7 +188,7 @@ class Transfers:
     async def _push(self, header: Header, body: memoryview, free: bool) -> None:
         """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
         Only a first attempt has known bits, because the shard may have had a part of the body at a later one.
-        `free`: none was before it when its header was sent."""
+        `free`: few were before it when its header was sent."""
         # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
         round_id, backoff, accepted = header.part.round, Backoff(*BACKOFF_SECONDS), False

@@ -5,8 +5,8 @@ So if a transfer takes x times as long as the time between two rounds, the unit 
 fragment. A unit on a link that is fast enough takes part in every round.
 
 On a slow link few contributions wait at a time. A fragment that is a turn behind the others may wait beside them, so
-that none starves whose rounds open each time while the link is busy. On any other link another contribution may wait if
-those before it are sent before its fragment is due again.
+that none starves whose rounds open each time while the link is busy. On any other link more may wait, as long as it
+catches up within an interval.
 """
 
 from __future__ import annotations
@@ -127,18 +127,14 @@ class LinkShare:
             fetches: fragments with versions that wait for the link or are on it.
         """
         few = pushes < PUSHES - 1 + self.beside
-        # The link is known, and sends those that wait before the fragment is due again and before they are given up.
-        clear = (
-            self.seconds > 0
-            and 0 < pushes * self.load < self.fragments
-            and (pushes + 1) * self.seconds < TRANSFER_SECONDS
-        )
-        if not self.turn:
-            return few or clear
+        free = not self.turn or p not in self._contributed
+        if free and (few or self._catches_up(pushes)):
+            return True
         credit = {q: self._reckon(q, now) for q in self._asked}
-        behind = clear and credit[p] >= fmean(credit.values()) + 1.0
-        if p not in self._contributed:
-            return few or behind
+        # A turn behind the others, and the link sends those that wait before the fragment is due again.
+        behind = 0 < pushes * self.load < self.fragments and credit[p] >= fmean(credit.values()) + 1.0
+        if free:
+            return behind
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
         if idle and self.load > self.period:
             return True  # idle for as long as a contribution is expected to take: the link may be faster now
@@ -146,6 +142,15 @@ class LinkShare:
         kept = (max(credit[q] for q in self._contributed) >= credit[p] + 1.0) + 1 - self.beside
         waiting = len(self._contributed.intersection(fetches))
         return credit[p] >= 1.0 and (behind or (pushes < PUSHES - kept and waiting < FETCHES - kept))
+
+    def _catches_up(self, pushes: int) -> bool:
+        """Whether within an interval the link sends so many contributions and those that are added meanwhile.
+
+        On a long link they would wait for answers too, so there it is not expected.
+        """
+        known = self.seconds > 0 and self.beside == 1
+        in_time = (pushes + 1) * self.seconds < TRANSFER_SECONDS
+        return known and in_time and pushes * self.load < self.fragments * (1.0 - self.load)
 
     def joined(self, p: int, now: float) -> None:
         """A contribution of fragment `p` will be sent."""
