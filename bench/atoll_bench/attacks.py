@@ -52,17 +52,10 @@ class Attacker(SyncerClient):
         """The first contribution to each fragment, for attacks that need it."""
 
     def contribute(
-        self,
-        number: int,
-        ask: PullRequest,
-        codec: str,
-        body: memoryview,
-        offer: Contribution,
-        step: int,
-        cursor: int,
+        self, number: int, ask: PullRequest, codec: str, body: memoryview, offer: Contribution, *when: int
     ) -> None:
         changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
-        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, step, cursor)
+        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, *when)
 
     def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
         """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""

@@ -123,7 +123,7 @@ def test_contributions_that_waited_while_others_failed_leave_what_is_expected() 
     made.missed(0, 40.0, 1.0)
     raised = made.seconds
     for p in range(1, P):
-        made.missed(p, None, 1.0)
+        made.missed(p, 0.0, 1.0, few=False)
     assert made.seconds == raised
     made.missed(0, 0.0, 1.0)
     assert made.seconds < raised, "the round did not wait for it"

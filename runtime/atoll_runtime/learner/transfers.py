@@ -124,8 +124,8 @@ class Transfers:
             while await self._signals.until(lambda: self._waiting and self._pushing < self._share.beside):
                 with self._signals.lock:
                     self._pushing += 1
-                    header, body, free = self._waiting.popleft()
-                tasks.create_task(self._signals.work(self._push, header, body, free))
+                    header, body, few = self._waiting.popleft()
+                tasks.create_task(self._signals.work(self._push, header, body, few))
 
     @property
     def _fetch_task(self) -> FetchTask | None:
@@ -185,14 +185,14 @@ class Transfers:
             self._meter.ended(transfer, self._clock(), bits)
         return head, body
 
-    async def _push(self, header: Header, body: memoryview, free: bool) -> None:
+    async def _push(self, header: Header, body: memoryview, few: bool) -> None:
         """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
         Only a first attempt has known bits, because the shard may have had a part of the body at a later one.
-        `free`: few were before it when its header was sent."""
+        `few`: as for `LinkShare.missed`."""
         # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
         round_id, backoff, accepted = header.part.round, Backoff(*BACKOFF_SECONDS), False
-        seconds, bits = 0.0 if free else None, _bits(header)
+        seconds, bits = 0.0, _bits(header)
 
         def over() -> bool:
             """As far as this host knows, the round no longer wants a contribution."""
@@ -217,10 +217,10 @@ class Transfers:
             break
         with self._signals.lock:
             self._pushing -= 1
-            if accepted and seconds is not None:
+            if accepted:
                 self._share.pushed(round_id.fragment, seconds, bits)
             else:
-                self._share.missed(round_id.fragment, seconds, _bits(header))
+                self._share.missed(round_id.fragment, seconds, _bits(header), few=few)
         self._policy.look()
         self._signals.wake()
 

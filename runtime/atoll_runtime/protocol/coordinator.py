@@ -109,9 +109,8 @@ class Coordinator(Syncer):
             self._set_clock(self.orders.step + 1)
 
     def next_step(self, now: float) -> int:
-        """As there. If shard 0 has taken all steps of its clock, it is the one to which the clock would advance."""
-        level = self.step >= self.orders.step and not self._reached
-        return self.orders.step + 1 if level and now >= self._next else super().next_step(now)
+        """As for every shard; the step to which the clock would advance if shard 0 has taken all steps of its clock."""
+        return self.orders.step + 1 if self._level and now >= self._next else super().next_step(now)
 
     @property
     def _next(self) -> float:
@@ -120,8 +119,12 @@ class Coordinator(Syncer):
 
     @property
     def _clock_runs(self) -> bool:
-        level = self.step >= self.orders.step
-        return level and not self._reached and self.may_open(self.orders.step + 1)
+        return self._level and self.may_open(self.orders.step + 1)
+
+    @property
+    def _level(self) -> bool:
+        """Shard 0 has taken all steps of its clock, and the run is not at its target."""
+        return self.step >= self.orders.step and not self._reached
 
     def _set_clock(self, step: int) -> None:
         if step > self.orders.step:

@@ -158,21 +158,22 @@ class LinkShare:
         self._credit[p] = max(0.0, left), now
         self._joined = now
 
-    def missed(self, p: int, seconds: float | None, bits: float) -> None:
+    def missed(self, p: int, seconds: float, bits: float, *, few: bool = True) -> None:
         """That contribution was not taken. Its credit is given back.
 
         Args:
             seconds: how long it was on the link. If that is more than expected, the expected time of the next one
                 rises. Otherwise the round may not have waited for it because the expected time was too long. Then the
-                expected time falls; else nothing might be measured again. None: others were on the link until its
-                round was over, which says nothing.
+                expected time falls; else nothing might be measured again.
+            few: fewer than `PUSHES` were before it when its header was sent. Else it says nothing of the link if it was
+                never on it.
         """
-        expected = self._push.value
-        if seconds is not None and expected is None and seconds > LEAST_MISSED:
-            self._push.value = SLACK * seconds / bits
-        elif seconds is not None and expected is not None:
-            longer = min(SLACK * seconds / bits, MOST_GROWTH * expected)
-            self._push.value = longer if seconds / bits > expected else expected * (1 - SMOOTHING)
+        expected, taken = self._push.value, seconds / bits
+        if expected is None and seconds > LEAST_MISSED:
+            self._push.value = SLACK * taken
+        elif expected is not None and (few or seconds):
+            longer = min(SLACK * taken, MOST_GROWTH * expected)
+            self._push.value = longer if taken > expected else expected * (1 - SMOOTHING)
         credit, at = self._credit.get(p, (0.0, self._joined))
         self._credit[p] = min(MOST_CREDIT, credit + 1.0), at
 

@@ -170,7 +170,7 @@ class ShardView:
         return True
 
     def adopt(self, p: int, version: int, lineage: str) -> None:
-        """The training loop has adopted what an fetch_task in `lineage` fetched. It is the anchor now."""
+        """The training loop has adopted what a fetch in `lineage` brought. It is the anchor now."""
         if lineage != self.lineage:
             return
         if version <= self.offered[p]:
