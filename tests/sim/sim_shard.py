@@ -151,8 +151,9 @@ class ShardProcess(Server):
             except JournalError as error:
                 self._fail(error)
                 return
+        budget, clock = world.scenario.budget, world.loop.time
         self.driver = SimDriver(
-            world.run_contract, world.layout, recovered, store, tape, world.scenario.budget, arrays
+            world.run_contract, world.layout, recovered, store, tape, budget, arrays, clock
         )
         self.driver.process = self
         self.lineage = recovered.journal.lineage

@@ -69,7 +69,7 @@ class Story:
                     case Remember():
                         self.remembered = self.machine.record()
                     case Merge(round_id) if self.merges:
-                        pending = [Merged(round_id, 0.0), Persisted(round_id), *pending]
+                        pending = [Merged(round_id), Persisted(round_id), *pending]
         return self
 
     def join(self, unit: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lone_shard import LONE, Story, joined, offered
 from msgspec import convert
 
-from atoll_runtime.protocol import claims
+from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note
 from atoll_runtime.protocol.events import Received
 from atoll_runtime.protocol.messages import Part
@@ -133,7 +133,6 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
         (2417, 0.0, 1.0, "tokens: 2475008 in all, 0 s after the unit has joined"),
         (6416, 1000.0, 1.0, ""),
         (6417, 1000.0, 1.0, "time for 6569984"),
-        (10**9, math.inf, 0.0, ""),
     ],
 )
 def test_tokens_of_an_incarnation_are_held_against_the_time_since_it_joined(
@@ -142,6 +141,29 @@ def test_tokens_of_an_incarnation_are_held_against_the_time_since_it_joined(
     found = claims.untimely(1024 * steps, KNOWN, "run-v6e-0", present=present, fastest=fastest)
     assert reason in found and bool(reason) == bool(found)
     assert not claims.untimely(steps, {}, "run-v6e-0", present=present, fastest=fastest), "no batch is known"
+
+
+@pytest.mark.parametrize("away", [0, 1000])
+def test_a_shard_that_was_restarted_refuses_the_same_steps_and_takes_those_made_while_it_was_away(
+    away: int,
+) -> None:
+    shard = Shard("a", "b")
+    for name in "ab":
+        shard.answer(shard.part(name))
+    shard.run(1)
+    record = json.loads(json.dumps(shard.machine.record()))
+    shard.now += away
+    shard.machine = restoring.restore(shard.machine.rules, (10,) * LONE.fragments, record, shard.now)
+    for name in "ab":
+        shard.steps[name] += away
+        shard.tell(joined(name))
+    while not shard.machine.rounds.held:
+        shard.run(1)
+    lie = 10 * (away + 100)
+    shard.answer(shard.part("b", steps=lie, tokens=10 * lie, trained=10 * lie + 1000))
+    shard.answer(shard.part("a"))
+    (why,) = shard.refusals()
+    assert f"steps: {lie} in" in why and shard.members[-1] == ("a",)
 
 
 def test_a_first_contribution_that_claims_a_run_of_steps_ends_no_run_that_has_a_target_in_tokens() -> None:

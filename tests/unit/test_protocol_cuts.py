@@ -56,12 +56,12 @@ class Shard(Story):
         return [each.cut for each in self.asked(RecordCut)]
 
     def merge(self) -> Shard:
-        return self.tell(Received(self.part("a"), 1.0), Merged(self.open, 0.0), Persisted(self.open))
+        return self.tell(Received(self.part("a"), 1.0), Merged(self.open), Persisted(self.open))
 
     def again(self, rules: Rules) -> Shard:
         """Starts the next process on the same volume."""
         story = Shard(rules)
-        story.machine = restoring.restore(rules, (10,), self.remembered)
+        story.machine = restoring.restore(rules, (10,), self.remembered, self.now)
         story.machine.cuts.started = STARTED + 1000
         return story
 
@@ -124,7 +124,7 @@ def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_fr
     assert not shard.machine.standing.idle
     shard.tell(Received(shard.part("a"), 1.0), Left("a", 1, 0))
     assert not shard.machine.standing.idle, "it merges what came last"
-    shard.tell(Merged(shard.open, 0.0))
+    shard.tell(Merged(shard.open))
     assert not shard.machine.standing.idle
     assert shard.tell(Persisted(shard.open)).machine.standing.idle
 

@@ -61,7 +61,7 @@ def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_giv
     story = at_its_end()
     assert story.cuts() == [(21, True)]
     again = Machine(changed)
-    again.machine = restoring.restore(changed, SIZES, story.remembered)
+    again.machine = restoring.restore(changed, SIZES, story.remembered, story.now)
     again.tell(Tick())
     assert again.cuts() == [(22, True)] * ends
     assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
@@ -116,7 +116,7 @@ def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
         before = len(story.asked(Merge))
         story.tell(*(Received(story.part("a", each.fragment), 1.0) for each in story.machine.rounds.held))
         written = [each.round for each in story.asked(Merge)[before:]]
-        story.tell(*(Merged(each, 0.0) for each in written))
+        story.tell(*(Merged(each) for each in written))
         story.tell(Tick(), now=story.now + 1.0)
     assert written, "a merge is written after the clock has come to the target"
     story.tell(*map(Persisted, written))

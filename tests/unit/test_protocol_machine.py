@@ -131,7 +131,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
     w.run_for(30)
     before = shard(w).machine
     record = w.shards[0].record
-    again = restoring.restore(RULES, (10,) * P, record)
+    again = restoring.restore(RULES, (10,) * P, record, w.now)
     assert {**again.record(), "units": {}} == {**record, "units": {}}
     assert again.step <= before.step and again.rounds.merges == before.rounds.merges > 0
     assert again.units["u0"].joined == before.units["u0"].joined

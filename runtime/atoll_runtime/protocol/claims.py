@@ -36,7 +36,7 @@ def impossible(
     Args:
         known: tokens of one step, as for `step_tokens`. A unit without an entry may claim at most the largest of them.
         elapsed: seconds since the round that merged the unit's newest merged contribution first asked a unit; infinite
-            if this process does not know. The unit adopted the version of that round later. For a unit without a
+            if that is not known. The unit adopted the version of that round later. For a unit without a
             merged contribution: the same for the round of its anchor, plus the longest time that an anchor may be old.
         fastest: seconds of the shortest step of a unit; 0 if none is known.
     """
@@ -59,11 +59,9 @@ def untimely(
 
     Args:
         known: as for `impossible`.
-        present: seconds since the incarnation joined; infinite if this process does not know.
+        present: seconds since the incarnation joined.
         fastest: as for `impossible`.
     """
-    if math.isinf(present):
-        return ""
     steps = most_steps(present + LATE_SECONDS, fastest) if fastest > 0 else SPARE
     batch = max(step_tokens(known, unit) or chain.from_iterable(known.values()), default=math.inf)
     if trained > (most := steps * batch):

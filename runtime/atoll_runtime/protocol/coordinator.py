@@ -88,7 +88,8 @@ class Coordinator(Syncer):
         ending, orders, rounds = self._reached, self.orders, self.rounds
         if (ending, silent) != (orders.ending, orders.silent):
             self.orders = orders = replace(orders, ending=ending, silent=silent)
-        if not orders.fastest and rounds.fastest:  # it is known now, and the clock may stand
+        known = rounds.slowest and rounds.fastest
+        if known and not (orders.seconds and orders.fastest):  # both are known now, and the clock may stand
             self.orders = replace(orders, seconds=rounds.slowest, fastest=rounds.fastest)
 
     @property

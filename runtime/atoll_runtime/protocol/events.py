@@ -86,10 +86,9 @@ class Declined(Told, frozen=True):
 
 
 class Merged(Told, frozen=True):
-    """The new fragment is computed and in memory. `time` is in Unix seconds."""
+    """The new fragment is computed and in memory."""
 
     round: RoundId
-    time: float
 
 
 class MergeFailed(Told, frozen=True):

@@ -35,8 +35,12 @@ def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int =
     return machine
 
 
-def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
-    """The machine of `record`, with no connected host and no round in flight."""
+def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], now: float) -> Syncer:
+    """The machine of `record`, with no connected host and no round in flight.
+
+    Args:
+        now: of the machine's clock. Later times in the record are of a clock that was wrong, and count as unknown.
+    """
     machine = begin(rules, sizes, list(record["versions"]), record["step"])
     rounds = machine.rounds
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
@@ -44,7 +48,13 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
         versions.history = list(history)
     for versions, each in zip(rounds.versions, convert(record["norms"], list[Norms]), strict=False):
         versions.norms = each
+    for versions, times in zip(rounds.versions, record["since"], strict=False):
+        since = convert(times, dict[int, float], str_keys=True)
+        versions.since = {version: at for version, at in since.items() if at <= now}
     rounds.units = convert(record["units"], dict[str, Unit], str_keys=True)
+    for unit in rounds.units.values():
+        unit.present_since = unit.present_since if unit.present_since <= now else 0.0
+    rounds.quickest = record["quickest"]
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
     machine.cuts.merges = record["cut_merges"]
@@ -63,6 +73,7 @@ def continued(
     versions: Sequence[int],
     step: int,
     uri: str,
+    now: float,
 ) -> Syncer:
     """The beginning of another lineage: a machine that continues from a cut of any number of shards.
 
@@ -72,6 +83,7 @@ def continued(
         step: global step of the cut.
         uri: the cut's address. If the cut is the final one, the run is finished. Empty: the run has more to do since,
             or shard 0 decides that.
+        now: as for `restore`.
     """
     same = len(machines) == rules.shards
     number, _, final = machines[0]["cut"]
@@ -80,8 +92,8 @@ def continued(
     record["history"] = [[version] for version in versions]
     record["step"] = record["clock"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [number, step, final]
-    record["norms"] = record["norms"] if same else ()
-    machine = restore(rules, sizes, record)
+    record["norms"], record["since"] = record["norms"] if same else (), ()
+    machine = restore(rules, sizes, record, now)
     for name, unit in machine.units.items():
         # The unit receives every fragment again, so no version that it holds has its contributions.
         unit.marks, unit.joined, unit.spoiled = {}, {}, {}

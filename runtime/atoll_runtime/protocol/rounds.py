@@ -250,7 +250,7 @@ class Rounds(OpenRounds):
         versions.merged(held)
         self.merges += 1
         for member in held.members:
-            steps = self.units[member.unit].merged(event.round, member, event.time)
+            steps = self.units[member.unit].merged(event.round, member, now)
             if steps is not None:
                 self.interval.add(steps)
         vars(self).pop("tokens", None)  # to be counted again

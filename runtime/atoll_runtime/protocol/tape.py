@@ -25,7 +25,7 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR
 
-FORMAT = 18
+FORMAT = 19
 
 
 class TapeError(ValueError):
@@ -70,9 +70,7 @@ class Opening(Entry, frozen=True):
     versions: tuple[int, ...]
     """Versions of the durable fragments in the body. The machine may be a merge ahead."""
     now: float
-    """Seconds of the machine's clock."""
-    time: float
-    """Unix seconds, at the same moment."""
+    """Of the machine's clock."""
     why: Literal["Started", "Full", "Gap"]
     """The process began; the segment before was full; records were lost before this one."""
     format: int = FORMAT

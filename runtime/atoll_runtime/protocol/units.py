@@ -29,7 +29,6 @@ LIVE = (
     "reported",
     "hushed",
     "round_trips",
-    "present_since",
 )
 """Fields that a restart of the syncer forgets."""
 
@@ -68,8 +67,8 @@ class Unit:
     contributions: int = 0
     entered: int = 0
     """Global step at which its incarnation joined."""
-    present_since: float = -math.inf
-    """When its incarnation joined, if that was in this process."""
+    present_since: float = 0.0
+    """When its incarnation joined."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
@@ -215,7 +214,7 @@ class Unit:
         tokens = f"[{part.begun}, {part.trained})"
         return f"tokens: {tokens} begin before {settled}, where all are merged or discarded already"
 
-    def merged(self, round_id: RoundId, member: Part, time: float) -> int | None:
+    def merged(self, round_id: RoundId, member: Part, now: float) -> int | None:
         """Books a merged contribution. Returns the inner steps since this fragment's last one, if known."""
         p = round_id.fragment
         self.account.merge(p)
@@ -225,7 +224,7 @@ class Unit:
             return None  # replaced since membership was frozen: only the old incarnation has this merge
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
-        self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
+        self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else now
         self.joined[p] = round_id.step
         before = self.marks.get(p)
         self.marks[p] = member.inner_step

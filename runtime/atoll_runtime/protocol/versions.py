@@ -24,7 +24,7 @@ class Versions:
     norms: Norms = field(default_factory=Norms)
     """Norms of recent merges."""
     since: dict[int, float] = field(default_factory=dict)
-    """By version, when units were first asked for its contributions, if that was in this process."""
+    """By version, when units were first asked for its contributions. A version that a shard began with has no entry."""
     width: int = 0
     """Elements of a unit's contribution, with its padding if that is known."""
 

@@ -108,11 +108,9 @@ class Player(Replay):
             raise TapeError(
                 f"the checkpoint of step {cut.step} is of {cut.shards} shards, the tape of {self.facts.shards}"
             )
-        self._cut, self._began = cut, opening.time
+        self._cut, self._began = cut, opening.now
         self._machine: Syncer
         self._arrays = NumpyArrays(self.facts.spec, self.facts.layout)
-        self._offset = 0.0
-        """Difference between seconds since the tape began and the machine's clock."""
         self._fresh: dict[RoundId, Version | None] = {}
         """Merges that are not durable yet. None: the merge gave no usable fragment."""
         self._known: dict[tuple[int, int], tuple[int, int]] = {}
@@ -152,7 +150,7 @@ class Player(Replay):
         self.gaps += opening.why == "Gap"
         self.segments += 1
         self.facts, self.depth = opening.facts, opening.depth
-        self._machine, self._offset = machine, opening.time - self._began - opening.now
+        self._machine = machine
         self._fresh.clear()
         self._arrays.close()
         self._arrays = NumpyArrays(self.facts.spec, self.facts.layout)
@@ -176,7 +174,7 @@ class Player(Replay):
         self.decisions += len(effects)
         self.step = machine.step
         self.units = {name: unit.incarnation for name, unit in sorted(machine.units.items())}
-        self.seconds = decided.now + self._offset
+        self.seconds = decided.now - self._began
         match event:
             case MergeFailed(round_id, reason) if self.depth == "Contributions":
                 if self._fresh.pop(round_id, None) is not None:

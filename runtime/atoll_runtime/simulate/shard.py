@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,8 +110,9 @@ class Shard(Server):
         return self._recovered.state.fragments
 
     async def _serve(self) -> None:
+        clock = asyncio.get_running_loop().time
         driver = Driver(
-            self.run, self.layout, self._recovered, self.bucket, self.tape, UNLIMITED, self._arrays
+            self.run, self.layout, self._recovered, self.bucket, self.tape, UNLIMITED, self._arrays, clock
         )
         self.service = Service(driver)
         driver.start()

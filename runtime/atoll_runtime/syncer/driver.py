@@ -72,7 +72,9 @@ class Driver:
         tape: Tape,
         byte_budget: int | None = None,
         arrays: Arrays | None = None,
+        unix: Callable[[], float] = time.time,
     ) -> None:
+        """`unix`: Unix seconds, which the machine's clock shows when it starts."""
         self.run, self.machine, self.state = run, start.machine, start.state
         self.machine.rounds.series = start.state.series
         self.restarts = start.restarts
@@ -96,6 +98,7 @@ class Driver:
         self._store = store
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
+        self._ahead = unix() - self._loop.time()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
         if arrays is None:  # imported here because simulations run without its dependencies
             from atoll_runtime.syncer.arrays import NumpyArrays
@@ -135,8 +138,8 @@ class Driver:
         self.journal.close()
 
     def now(self) -> float:
-        """Seconds of the machine's clock."""
-        return self._loop.time()
+        """Of the machine's clock: Unix seconds, which never step, so that times in its record outlive the process."""
+        return self._loop.time() + self._ahead
 
     def feed(self, event: Event) -> None:
         """Hands an event to the machine, and carries out the effects that it asks for. A failure ends the process,
@@ -209,7 +212,7 @@ class Driver:
         else:
             self._fresh[effect.round] = new
             self.tape.merged(effect.round, new.theta, new.momentum)
-            self.feed(Merged(effect.round, time.time()))
+            self.feed(Merged(effect.round))
 
     async def _remember(self) -> None:
         """Writes the machine's record after the write under way. After a restart hundreds of units join meanwhile; this

@@ -61,7 +61,7 @@ def recover(
 
     Args:
         whole: the layout of all shards.
-        now: Unix seconds.
+        now: Unix seconds, of which the machine's clock continues.
 
     Raises:
         StoreError: the bucket does not answer, or every complete checkpoint in it is damaged. The caller may retry.
@@ -76,7 +76,7 @@ def recover(
     found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape], disk)
     if found is not None:
         journal, held = found
-        machine = restoring.restore(rules, sizes, held.machine["machine"])
+        machine = restoring.restore(rules, sizes, held.machine["machine"], now())
         machine.cuts.started = started
         restarts = int(held.machine["restarts"]) + 1
         newest = held.machine["newest_cut"]
@@ -107,7 +107,7 @@ def recover(
         versions = translate(cut.versions, whole.split(cut.shards), whole, cut.step)
         own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
         state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own, series)
-        machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
+        machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}", now())
         # That cut is whole, perhaps of other shards or another run. To save a part of it again would destroy it.
         machine.cuts.merges = GIVEN_UP
         message = f"started from the checkpoint of global step {cut.step}"
@@ -204,11 +204,18 @@ def check(cut: Cut, layout: Layout, uri: str) -> None:
 
 
 def restored(
-    run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut, versions: Sequence[int], uri: str
+    run: RunContract,
+    rules: Rules,
+    sizes: tuple[int, ...],
+    cut: Cut,
+    versions: Sequence[int],
+    uri: str,
+    now: float,
 ) -> Syncer:
     """Returns the machine as it was at a cut. The cut may have been taken with another number of shards."""
     if cut.meta.get("run_uid") != run.uid:  # of an earlier run: do not fence its units
         return restoring.begin(rules, sizes, list(versions), cut.step)
     # Other shards learn from shard 0 that the run is finished.
     same = rules.shard == COORDINATOR and cut.meta.get("target") == target_of(run)
-    return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
+    machines = cut.meta["machines"]
+    return restoring.continued(rules, sizes, machines, versions, cut.step, uri if same else "", now)

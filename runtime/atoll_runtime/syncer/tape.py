@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +169,7 @@ class Tape:
 
         def opening() -> Opening:
             machine, versions = msgspec.Raw(encode(self._machine)), self._state.versions
-            return Opening(self._facts, self._depth, machine, versions, self._clock(), time.time(), why)
+            return Opening(self._facts, self._depth, machine, versions, self._clock(), why)
 
         self._put(opening, arrays if self._depth == "Contributions" else (), opens=True)
         self._left = self._limit // SEGMENTS
