@@ -66,6 +66,9 @@ class Script:
     def check(self):
         """No thread of a link has ended."""
 
+    def fetching(self):
+        return {}
+
     def arrived(self):
         self.asked += 1
         self.here.update(self.arrivals.pop(self.asked, {}))
@@ -291,15 +294,18 @@ def agree(*offers):
     return offers[-1].agreed(rows.min(0), rows.max(0))
 
 
-def versions(*held, lineage=""):
-    """The proposal of a host with these versions of the first fragments."""
-    return StepProposal({n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}, {})
+def versions(*held, lineage="", **fetching):
+    """The proposal of a host with these versions of the first fragments, and with those that it fetches."""
+    arrivals = {n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}
+    return StepProposal(arrivals, {}, fetching={int(name[1:]): version for name, version in fetching.items()})
 
 
-def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has():
+def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has_or_fetches():
     ours, theirs = versions(3, 8), versions(3, 4, 5)
     assert agree(theirs, ours).arrivals.keys() == agree(ours, theirs).arrivals.keys() == {0}
-    assert (agree(theirs, ours).missing, agree(ours, theirs).missing) == ({2: 5}, {1: 8})
+    assert agree(theirs, ours).contested == agree(ours, theirs).contested == {1: 8, 2: 5}
+    assert agree(versions(3, f0=9), versions(3, 8)).contested == {0: 9, 1: 8}
+    assert not agree(versions(3, f1=8), versions(3, 8)).contested, "it is on its way"
     assert not agree(versions(3, lineage="old"), versions(3, lineage="new")).arrivals
 
 

@@ -61,6 +61,7 @@ def run(
     adaptive: bool = False,
     down: Downs = (),
     joins: float = 0.0,
+    lost: float = 0.0,
     steps: int = STEPS,
     weather: Weather = CALM,
     overlap: int = 2,
@@ -73,6 +74,7 @@ def run(
     Args:
         down: from when on, and for how many seconds, the first unit is not reached.
         joins: when the first unit joins, if that is later than the start.
+        lost: when the shard loses its volume. All units then fetch every fragment at once.
         held: rounds with contributions that fit into the shard's memory.
     """
     rules = replace(
@@ -98,6 +100,8 @@ def run(
     )
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
+    if lost:
+        world.at_time(lost, None, world.crash, world.shards[0], "lose volume")
     if joins:
         world.units[0].stopped = True
         world.at_time(joins, None, setattr, world.units[0], "stopped", False)
@@ -222,6 +226,20 @@ def test_a_unit_does_not_starve_whose_transfers_take_longer_than_an_interval(
     assert seen.members["quick"] >= 0.98
     assert seen.members["slow"] >= 0.04
     assert merged(seen.accounts["slow"]) >= 0.75
+
+
+@pytest.mark.parametrize(("link", "uneven"), [(0.7, 1.5), (1.3, 1.0)])
+def test_hosts_of_a_unit_get_the_same_versions_though_newer_ones_are_merged_while_each_fetches(
+    link: float, uneven: float
+) -> None:
+    """`link`: intervals that a transfer takes. The shard sends each host the newest version that it has."""
+    interval, fragments, lost, steps = 6, 4, 700.0, 400
+    slow = Island("slow", 2, STEP, 10, link * interval * STEP, uneven=uneven)
+    quick = Island("quick", 1, STEP, 10, 1.0)
+    seen = run(slow, quick, interval=interval, fragments=fragments, lost=lost, steps=steps)
+    turn = fragments * link * uneven
+    assert seen.share("slow", lost + 300.0, steps * STEP) >= 0.9 / turn
+    assert merged(seen.accounts["slow"]) >= 0.9 * merged(seen.accounts["quick"])
 
 
 def test_a_unit_joins_though_its_first_fetch_takes_longer_than_an_anchor_may_be_old_on_a_fast_link() -> None:

@@ -489,7 +489,7 @@ class Checks:
         island, rules = unit.island, process.machine.rules
         delay = 2 * self._world.scenario.storm.latency
         trip, steps = 2 * (island.distance + delay), island.hosts * island.pace
-        transfer = island.link + delay
+        transfer = max(1.0, island.uneven) * island.link + delay
         own = sum(bool(fragment.size) for fragment in process.layout.fragments)
         far = trip > (rules.interval - 2) * island.pace
         answer = math.inf if island.lie or far or rules.stale_intervals < 2 else steps + trip

@@ -75,7 +75,9 @@ class SimNetwork(network.SimNetwork):
         self._world.checks.fetched(server, head, body)
 
     def _link(self, codec: str) -> float:
-        return self._client.island.link * BITS[codec] / BITS["float32"]
+        assert self._island is not None, "shards transfer no fragments to each other"
+        return self._island.link * BITS[codec] / BITS["float32"]
 
     def _transfer(self, seconds: float, direction: str) -> float:
-        return self._client.island.transfer(self._world.now, seconds, direction)
+        assert self._island is not None
+        return self._island.transfer(self._world.now, seconds, direction)

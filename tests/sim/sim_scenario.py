@@ -83,6 +83,8 @@ class Island:
     """Of an inner step."""
     link: float = 0.0
     """Seconds of a transfer of one fragment, without the network's delay."""
+    uneven: float = 1.0
+    """How many times as long as on host 0 transfers take on the other hosts."""
     busy: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Period, first second, and duration of the times in which others use the link."""
     lie: str = ""
@@ -242,7 +244,17 @@ def draw(seed: int) -> Scenario:
         adaptive=random.Random(f"{seed}.adaptive").random() < 0.5,
     )
     drawn = guarded(drawn, rng) if rng.random() < 0.6 else drawn
+    drawn = unequal(drawn, random.Random(f"{seed}.hosts"))
     return rare(failing(drawn, random.Random(f"{seed}.spells")), random.Random(f"{seed}.rare"))
+
+
+def unequal(scenario: Scenario, rng: random.Random) -> Scenario:
+    """Return the same with units whose hosts have unequal links."""
+    islands = (
+        replace(each, uneven=rng.choice((1.0, 1.5, 3.0))) if each.hosts > 1 else each
+        for each in scenario.islands
+    )
+    return replace(scenario, islands=tuple(islands))
 
 
 def rare(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -172,7 +172,9 @@ class Host(BlankIsland):
             self.bounds.append((mine[0][0], mine[-1][1]))
             self.padded.append(parts[-1][1])
         contract = unit_contract(unit.slot.name, unit.incarnation, host=number, hosts=unit.island.hosts)
-        self.networks = [SimNetwork(unit, slot, unit.island) for slot in world.shards]
+        factor = unit.island.uneven if number else 1.0
+        island = replace(unit.island, link=factor * unit.island.link)
+        self.networks = [SimNetwork(unit, slot, island) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -161,11 +161,21 @@ class SyncerClient:
         with self._signals.changing():
             self._sessions[s].transfers.adopt(p, arrival)
 
-    def need(self, number: int, version: int) -> None:
-        """Fetches this version, or a newer one, because another host of the unit has it."""
-        s, p = divmod(number, self._layout.width)
+    def contest(self, versions: Mapping[int, int]) -> None:
+        """Fetches these versions, or newer ones, and nothing else of their shards, because another host of the unit has
+        them or fetches them."""
+        own: list[dict[int, int]] = [{} for _ in self._sessions]
+        for number, version in versions.items():
+            s, p = divmod(number, self._layout.width)
+            own[s][p] = version
         with self._signals.changing():
-            self._sessions[s].link.need(p, version)
+            for session, each in zip(self._sessions, own, strict=True):
+                session.link.contest(each)
+
+    def fetching(self) -> dict[int, int]:
+        """The versions that are on their way, by fragment. Newer ones may come."""
+        with self._signals.lock:
+            return self._numbered(session.transfers.fetching for session in self._sessions)
 
     def pulls(self) -> dict[int, PullRequest]:
         """Open rounds that want a contribution, by fragment, if their least anchor is here."""

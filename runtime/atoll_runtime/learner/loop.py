@@ -93,6 +93,8 @@ class Loop:
         self._seen = self.start.global_step, self.step
         self._done = self._of_target(self.start.merged)
         """How much of the target in tokens is merged, where `WHOLE` is all of it. The same on all hosts."""
+        self._contested: dict[int, int] = {}
+        """See `StepProposal`."""
         self._finished: float | None = None
 
     def until_end(self) -> Ending:
@@ -125,20 +127,21 @@ class Loop:
     def propose(self) -> StepProposal:
         """What this host can do before the next step. Reads the cut after the arrivals, so that it covers them."""
         self.client.check()
-        arrivals = self.client.arrived()
+        arrivals, fetching = self.client.arrived(), self.client.fetching()
         capture = self.snapshots.wanted(self.progress.versions)
         done = self._of_target(self.client.merged())
         pulls, cut = self.client.pulls(), self.client.cut()
         if self.audit is not None:
             arrivals = self.audit.admitted(arrivals)
-        return StepProposal(arrivals, pulls, cut, capture, self._ending(), done)
+        return StepProposal(arrivals, pulls, cut, capture, self._ending(), done, fetching)
 
     def begin(self, agreed: StepProposal) -> tuple[Array, int]:
         """Does what all hosts agreed on and begins the step; returns its loss and the data position after it."""
         self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
-        for number, version in agreed.missing.items():
-            self.client.need(number, version)
+        if agreed.contested or self._contested:
+            self.client.contest(agreed.contested)
+            self._contested = agreed.contested
         pushes = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
         # A round may want what has just been received, and a step later it may be over.

@@ -44,20 +44,26 @@ class StepProposal:
     ending: Ending = Ending.NONE
     done: int = 0
     """How much of the target in tokens is merged, where `WHOLE` is all of it."""
-    missing: dict[int, int] = field(default_factory=dict)
-    """Once agreed: newer versions that another host has and this one does not, by fragment."""
+    fetching: dict[int, int] = field(default_factory=dict)
+    """Versions that are on their way to this host, by fragment."""
+    contested: dict[int, int] = field(default_factory=dict)
+    """Once agreed: the newest version that any host has or fetches, by fragment, where not all do."""
 
     def values(self, fragments: int) -> np.ndarray:
-        """int32 [4·fragments + 5]: versions, their lineages, round steps, attempts; then the facts."""
+        """int32 [5·fragments + 5]: versions, their lineages, round steps, attempts, versions that are here or on their
+        way; then the facts."""
         cut = self.cut
         facts = [cut.number, 2 * cut.step + cut.final, self.capture, self.ending, self.done]
-        values = [NOTHING] * (4 * fragments) + facts
+        values = [NOTHING] * (5 * fragments) + facts
         for number, arrival in self.arrivals.items():
             values[number] = arrival.version
             values[fragments + number] = zlib.crc32(arrival.lineage.encode()) >> 1
+            values[4 * fragments + number] = arrival.version
         for number, pull in self.pulls.items():
             values[2 * fragments + number] = pull.round.step
             values[3 * fragments + number] = pull.round.attempt
+        for number, version in self.fetching.items():
+            values[4 * fragments + number] = max(version, values[4 * fragments + number])
         return np.array(values, np.int32)
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> StepProposal:
@@ -65,17 +71,17 @@ class StepProposal:
 
         A cut that any host has seen counts for all, because a message sent after it may come next at any of them.
         If any host would capture a fragment, all do, because a capture is a collective program. Of what the hosts know
-        to be done of the target, the smallest part counts. Hosts that fetched at different times may have different
-        versions; then all need the newest of them.
+        to be done of the target, the smallest part counts. Hosts that fetch at different times may get different
+        versions, because the shard sends the newest that it has. Then all need the newest of them.
         """
         *least, _, _, _, _, done = low.tolist()
         *most, cut, step, capture, ending, _ = high.tolist()
-        fragments = len(most) // 4
-        same = [least[n] == most[n] >= 0 for n in range(4 * fragments)]
+        fragments = len(most) // 5
+        same = [one == other >= 0 for one, other in zip(least, most, strict=True)]
         versions, lineages, steps, attempts = (
             same[n : n + fragments] for n in range(0, 4 * fragments, fragments)
         )
-        mine = {number: one.version for number, one in self.arrivals.items()}
+        coming = zip(least[4 * fragments :], most[4 * fragments :], strict=True)
         return StepProposal(
             arrivals={n: one for n, one in sorted(self.arrivals.items()) if versions[n] and lineages[n]},
             pulls={n: one for n, one in sorted(self.pulls.items()) if steps[n] and attempts[n]},
@@ -83,7 +89,5 @@ class StepProposal:
             capture=capture,
             ending=Ending(ending),
             done=done,
-            missing={
-                n: version for n, version in enumerate(most[:fragments]) if version > mine.get(n, NOTHING)
-            },
+            contested={n: newest for n, (oldest, newest) in enumerate(coming) if oldest < newest},
         )

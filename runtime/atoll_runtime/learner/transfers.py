@@ -72,8 +72,10 @@ class Transfers:
         self._holdings = Holdings(hello.codec, bounds, policy.exact)
         self._waiting: deque[tuple[Header, memoryview, bool]] = deque()
         """Contributions that wait for the link."""
-        self._pushing, self._fetching = 0, set[int]()
-        """How many contributions are being sent, and the fragments that are being fetched."""
+        self.fetching: dict[int, int] = {}
+        """For each fragment that is being fetched the version that was the newest when this began."""
+        self._pushing = 0
+        """How many contributions are being sent."""
         self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
 
     def asked(self, p: int, step: int) -> None:
@@ -115,7 +117,7 @@ class Transfers:
             while await self._signals.until(lambda: self._fetch_task):
                 fetch_task = self._fetch_task
                 assert fetch_task is not None
-                self._fetching.add(fetch_task.fragment)
+                self.fetching[fetch_task.fragment] = fetch_task.newest
                 tasks.create_task(self._signals.work(self._fetch, fetch_task))
 
     async def push_all(self) -> None:
@@ -131,8 +133,8 @@ class Transfers:
     def _fetch_task(self) -> FetchTask | None:
         """What to fetch next; None if there is nothing, or enough is being fetched."""
         with self._signals.lock:
-            fetch_task = self._link.fetch_task(self._fetching)
-        return fetch_task if fetch_task is not None and len(self._fetching) < self._share.beside else None
+            fetch_task = self._link.fetch_task(self.fetching)
+        return fetch_task if fetch_task is not None and len(self.fetching) < self._share.beside else None
 
     async def _fetch(self, fetch_task: FetchTask) -> None:
         hello, p = self._hello, fetch_task.fragment
@@ -167,7 +169,7 @@ class Transfers:
                 self._link.counted(head.merged)
                 if self._link.fetched(fetch_task, head.version, head.cut, head.series):
                     self.arrivals[p] = Arrival(head.version, part, self._link.lineage)
-        self._fetching.discard(p)
+        del self.fetching[p]
         self._policy.look()
         self._signals.wake()
 

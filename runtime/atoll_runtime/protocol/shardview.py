@@ -5,7 +5,7 @@ The client guards it with a lock (`learner/signals.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING, CutId, RoundId
@@ -26,6 +26,8 @@ class FetchTask:
 
     fragment: int
     version: int
+    newest: int
+    """Version that the shard is known to have, and will send if there is no newer one."""
 
 
 @dataclass
@@ -49,6 +51,9 @@ class ShardView:
     linked: bool = False
     """There is a session. Without one no fetch begins."""
     wanted: dict[int, int] = field(default_factory=dict)
+    contested: Collection[int] = ()
+    """Fragments of which hosts of the unit have different versions. While there are any, no other is fetched: else a
+    host that fetches one later than the others gets a version that is newer again."""
     asks: dict[int, PullRequest] = field(default_factory=dict)
     open: set[RoundId] = field(default_factory=set)
     cut: CutId = NO_CUT
@@ -134,6 +139,12 @@ class ShardView:
         if p not in self.empty and least > self.held[p]:
             self.wanted[p] = max(least, self.wanted.get(p, 0))
 
+    def contest(self, versions: Mapping[int, int]) -> None:
+        """All hosts have agreed that not all have or fetch these versions, which are the newest that any does."""
+        self.contested = versions.keys()
+        for p, version in versions.items():
+            self.need(p, version)
+
     def marked(self, cut: CutId) -> None:
         """The shard has recorded itself for `cut`. It sent everything that comes from now on after that."""
         self.cut = max(self.cut, cut)
@@ -146,7 +157,10 @@ class ShardView:
         """The fragment to fetch next, except those that are under way."""
         if not (self.wanted and self.linked):
             return None
-        left = (FetchTask(p, version) for p, version in self.wanted.items() if p not in under_way)
+        wanted = (
+            {p: self.wanted[p] for p in self.contested if p in self.wanted} if self.contested else self.wanted
+        )
+        left = (FetchTask(p, version, self.offered[p]) for p, version in wanted.items() if p not in under_way)
         return next(left, None)
 
     def postpone(self, fetch_task: FetchTask) -> None:
