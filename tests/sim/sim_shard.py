@@ -21,7 +21,7 @@ from sim_values import Pending, SymbolicArrays, Value, Violation
 from atoll_runtime.checkpoint import StoreError
 from atoll_runtime.protocol.effects import Effect, Tell
 from atoll_runtime.protocol.events import Event
-from atoll_runtime.protocol.identifiers import CUT_EPOCH, RoundId
+from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
@@ -191,7 +191,7 @@ class ShardProcess(Server):
 
         names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"L{world.rng.getrandbits(32):08x}"))
         with mock.patch.object(recovery, "uuid", names):
-            return recovery.recover(
+            start = recovery.recover(
                 world.run_contract,
                 self.slot.rules,
                 world.layout,
@@ -199,8 +199,10 @@ class ShardProcess(Server):
                 store,
                 initial,
                 mount,
-                lambda: CUT_EPOCH + 1 + 1000 * world.now,  # shards start more often than once in a second
+                world.loop.time,
             )
+        start.machine.cuts.started = int(1000 * world.now)  # shards start more often than once in a second
+        return start
 
     def _value(self, p: int, theta: np.ndarray) -> Value:
         found = self.world.registry.content(theta)

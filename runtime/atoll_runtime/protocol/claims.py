@@ -18,6 +18,9 @@ SPARE = 16
 LATE_SECONDS = 600.0
 """A unit may have begun so long before it joined, if it did not reach the shard."""
 
+CLOCK_SECONDS = 60.0
+"""The clocks of two machines may differ by this much."""
+
 
 def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
     """Tokens of one step of this unit, from the entry of the unit or else of its pool; empty if there is neither.
@@ -34,19 +37,14 @@ def impossible(
     """Why a unit cannot have made this many steps on this many tokens in this time; empty if it can.
 
     Args:
-        known: tokens of one step, as for `step_tokens`. A unit without an entry may claim at most the largest of them.
+        known: tokens of one step, as for `step_tokens`. A unit without an entry may claim the largest of them.
         elapsed: seconds since the round that merged the unit's newest merged contribution first asked a unit; infinite
             if that is not known. The unit adopted the version of that round later. For a unit without a
             merged contribution: the same for the round of its anchor, plus the longest time that an anchor may be old.
         fastest: seconds of the shortest step of a unit; 0 if none is known.
     """
-    own = step_tokens(known, unit)
-    if own:
-        if all(tokens != steps * each for each in own):
-            wanted = " or ".join(str(steps * each) for each in own)
-            return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
-    elif tokens > (largest := steps * max(chain.from_iterable(known.values()), default=math.inf)):
-        return f"tokens: {tokens} in {steps} steps, in which the run's largest batch trains on {largest}"
+    if tokens > (largest := steps * _largest(known, unit)):
+        return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {largest}"
     if fastest > 0 and steps > (most := most_steps(elapsed, fastest)):
         return f"steps: {steps} in {elapsed:.3g} s, which have time for {most:.0f}"
     return ""
@@ -63,12 +61,16 @@ def untimely(
         fastest: as for `impossible`.
     """
     steps = most_steps(present + LATE_SECONDS, fastest) if fastest > 0 else SPARE
-    batch = max(step_tokens(known, unit) or chain.from_iterable(known.values()), default=math.inf)
-    if trained > (most := steps * batch):
+    if trained > (most := steps * _largest(known, unit)):
         return (
             f"tokens: {trained} in all, {present:.3g} s after the unit has joined, with time for {most:.0f}"
         )
     return ""
+
+
+def _largest(known: Mapping[str, Sequence[int]], unit: str) -> float:
+    """Tokens of one step at most. A smaller batch does no harm: the unit's may have been changed."""
+    return max(step_tokens(known, unit) or chain.from_iterable(known.values()), default=math.inf)
 
 
 def most_steps(seconds: float, fastest: float) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from atoll_runtime.protocol import claims
 from atoll_runtime.protocol.effects import Effect, Evict, RecordCut, Remember, Tell, Wake, note
 from atoll_runtime.protocol.events import (
     CutEnded,
@@ -89,7 +90,9 @@ class Syncer(ShardState):
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
-        renewed = unit.join(event, self.step, now)
+        left, back = self.rounds.away
+        since = left if now < back + claims.LATE_SECONDS else now  # it may have begun without this shard
+        renewed = unit.join(event, self.step, since)
         self._met(unit)
         self.rounds.joined(event, renewed)
         if renewed:

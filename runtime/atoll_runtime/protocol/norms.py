@@ -25,8 +25,9 @@ FLOOR = math.log(32.0)
 SPREADS = 6.0
 """A norm may be this many spreads above the median. The spread is the median distance from the median, scaled to a
 standard deviation."""
-ATTEMPTS = 4
-"""After this many attempts of a round only units that have answered count, because others say nothing of the norms."""
+ATTEMPTS = 7
+"""After this many attempts of a round, which take 120 steps, only units that have answered count, because others say
+nothing of the norms."""
 LEAST_SPREAD = 16
 """Norms that the spread needs. Of fewer it says nothing."""
 SCALE = 1.4826
@@ -49,7 +50,7 @@ class Norms:
 
         Args:
             found: `level` of each member's norm.
-            units: those that can contribute now.
+            units: those that can contribute now, and those that have lately.
         """
         known = [each for merge in self.merges for each in merge] if len(self.merges) >= WARM else []
         present = [level for level in found.values() if level > -math.inf]

@@ -43,7 +43,10 @@ class OpenRounds:
     seconds: float = 0.0
     """Seconds of an inner step of the slowest live unit. Shard 0 tells them to other shards, which get no reports."""
     quickest: float = 0.0
-    """Seconds of the shortest step of a unit, also told by shard 0."""
+    """Seconds of the shortest step of a unit, told by shard 0, or known to the process before this one: after a restart
+    the first unit that reports does not decide what the others may claim."""
+    away: tuple[float, float] = (0.0, -math.inf)
+    """When the process before this one was last at work, and when this one began."""
     effects: list[Effect] = field(default_factory=list)
 
     @cached_property
@@ -80,7 +83,8 @@ class OpenRounds:
     @property
     def fastest(self) -> float:
         """Seconds of the shortest step of a unit; 0 while not known."""
-        return self.roster.fastest or self.quickest
+        known = [each for each in (self.roster.fastest, self.quickest) if each]
+        return min(known, default=0.0)
 
     @property
     def interval_seconds(self) -> float:

@@ -48,12 +48,19 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], now
         versions.history = list(history)
     for versions, each in zip(rounds.versions, convert(record["norms"], list[Norms]), strict=False):
         versions.norms = each
-    for versions, times in zip(rounds.versions, record["since"], strict=False):
-        since = convert(times, dict[int, float], str_keys=True)
-        versions.since = {version: at for version, at in since.items() if at <= now}
     rounds.units = convert(record["units"], dict[str, Unit], str_keys=True)
+    times = [convert(each, dict[int, float], str_keys=True) for each in record["since"]]
+    for versions, since in zip(rounds.versions, times, strict=False):
+        versions.since = {
+            version: at for version, at in since.items() if version in versions.history and at <= now
+        }
     for unit in rounds.units.values():
         unit.present_since = unit.present_since if unit.present_since <= now else 0.0
+    known = [
+        *(at for each in times for at in each.values()),
+        *(unit.present_since for unit in machine.units.values()),
+    ]
+    rounds.away = max((at for at in known if at <= now), default=now), now
     rounds.quickest = record["quickest"]
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
@@ -92,7 +99,7 @@ def continued(
     record["history"] = [[version] for version in versions]
     record["step"] = record["clock"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [number, step, final]
-    record["norms"], record["since"] = record["norms"] if same else (), ()
+    record["norms"], record["since"] = (record["norms"], record["since"]) if same else ((), ())
     machine = restore(rules, sizes, record, now)
     for name, unit in machine.units.items():
         # The unit receives every fragment again, so no version that it holds has its contributions.

@@ -109,14 +109,18 @@ class Rounds(OpenRounds):
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why the claims of a header are impossible; empty if they are not."""
         newest = unit.joined.get(versions.p)
-        elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
+        elapsed = self._since(versions.since.get(part.anchor if newest is None else newest, -math.inf), now)
         if newest is None:
             # The steps may include those during an earlier contribution that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
-        known, present = self.rules.step_tokens, now - unit.present_since
+        known, present = self.rules.step_tokens, self._since(unit.present_since, now)
         return claims.impossible(
             part.steps, part.tokens, known, part.unit, elapsed=elapsed, fastest=self.fastest
         ) or claims.untimely(part.trained, known, part.unit, present=present, fastest=self.fastest)
+
+    def _since(self, at: float, now: float) -> float:
+        """Seconds since `at`, which the clock of another machine may have shown: as many as there can be."""
+        return now - at + (claims.CLOCK_SECONDS if at < self.away[1] else 0.0)
 
     def _measure(self, event: Header) -> None:
         """Takes what a header says about its host's link."""
@@ -225,10 +229,11 @@ class Rounds(OpenRounds):
         """Refuses members with norms that are outliers."""
         if not self.rules.guard:
             return
-        contributions = held.contributions
-        others = () if held.id.attempt >= norms.ATTEMPTS else self.roster.live
-        units = {*contributions.members, *others}
-        for name, why in self.versions[held.id.fragment].norms.outliers(contributions.levels, units).items():
+        contributions, versions = held.contributions, self.versions[held.id.fragment]
+        units = set(contributions.members)
+        if held.id.attempt < norms.ATTEMPTS:
+            units |= {*self.roster.live, *versions.contributors(self.units.values())}
+        for name, why in versions.norms.outliers(contributions.levels, units).items():
             self._refuse(held, name, contributions.members[name].anchor, why)
 
     def _merge(self, held: Round, now: float) -> None:

@@ -68,7 +68,7 @@ class Unit:
     entered: int = 0
     """Global step at which its incarnation joined."""
     present_since: float = 0.0
-    """When its incarnation joined."""
+    """When its incarnation joined. It may have begun up to ten minutes earlier."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
@@ -137,8 +137,8 @@ class Unit:
             return None
         return self.reported + max(least, 10 * self.pace.value)
 
-    def join(self, event: Hello, step: int, now: float) -> bool:
-        """A host joins; true if its incarnation is new."""
+    def join(self, event: Hello, step: int, since: float) -> bool:
+        """A host joins; true if its incarnation is new. It has begun at `since` or up to ten minutes earlier."""
         renewed = event.incarnation > self.incarnation
         if renewed:
             self.past_steps += self.steps
@@ -147,7 +147,7 @@ class Unit:
             self.steps = self.tokens = self.contributions = 0
             self.first_merge_time = self.loss = self.reported = None
             self.tokens_per_second = 0.0
-            self.entered, self.present_since = step, now
+            self.entered, self.present_since = step, since
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.norms import Norms
@@ -75,6 +76,10 @@ class Versions:
         """The remembered versions since the unit's last merged contribution, or since its incarnation joined."""
         latest = unit.joined.get(self.p)
         return self.history[bisect_right(self.history, self._met(unit) if latest is None else latest) :]
+
+    def contributors(self, units: Iterable[Unit]) -> Iterator[str]:
+        """Units with a contribution in a remembered version, live or not."""
+        return (unit.name for unit in units if unit.joined.get(self.p, -1) >= self.history[0])
 
     def _met(self, unit: Unit) -> int:
         """The version that was current when the unit's incarnation joined."""
