@@ -325,3 +325,12 @@ def test_a_unit_whose_steps_are_too_long_to_set_the_clock_loses_none_of_its_work
     assert seen.seconds < 1.02 * SHORT_RUN * STEP
     assert seen.members["slow"] >= 0.95
     assert merged(seen.accounts["slow"]) >= 0.9
+
+
+def test_a_unit_whose_step_takes_more_intervals_than_an_anchor_may_be_old_is_a_member_all_the_same() -> None:
+    interval = 4
+    slow = Island("slow", 1, (STALE_INTERVALS + 2) * interval * STEP, 10)
+    others = [Island(f"u{n}", 1, STEP + 0.01 * n, 10) for n in (1, 2, 3)]
+    seen = run(*others, slow, slow_factor=4.0, interval=interval, fragments=2, steps=1200)
+    assert seen.members["slow"] >= 0.9 / (STALE_INTERVALS + 2) / 2
+    assert merged(seen.accounts["slow"]) >= 0.8

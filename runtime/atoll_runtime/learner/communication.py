@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.protocol.communication import Communication, Observed, Rules, choose
 from atoll_runtime.protocol.linkmeter import LinkMeter, LinkReading
 from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.messages import MOST_TURN
 from atoll_runtime.protocol.pace import StepTime
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,12 @@ class LinkPolicy:
         clock = share.interval / self._interval
         more = (self.pace.value or 0.0) - clock
         return more if more > 0.5 * clock > 0.0 else 0.0
+
+    def turn(self, share: LinkShare) -> float:
+        """The unit can be a member of one of this many rounds of each fragment, because its link or its steps take so
+        long; 0 if of all."""
+        steps = (self.pace.value or 0.0) / (share.interval or math.inf)
+        return max(share.turn, min(steps, MOST_TURN) if steps > 1.0 else 0.0)
 
     def reading(self) -> LinkReading:
         """What was measured of the link, and how it is used."""

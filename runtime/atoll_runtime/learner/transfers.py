@@ -106,7 +106,7 @@ class Transfers:
         seconds = min(share.seconds * (before + 1), TRANSFER_SECONDS)
         share.round_trip = self._meter.round_trip(self._clock())
         answer = min(share.round_trip + self._policy.slower(share), TRANSFER_SECONDS)
-        header = Header(part, codec, len(body), seconds, answer, share.turn)
+        header = Header(part, codec, len(body), seconds, answer, self._policy.turn(share))
         share.joined(part.round.fragment, self._clock())
         self.headers.append(header)
         self._waiting.append((header, body, before < PUSHES))
@@ -150,7 +150,7 @@ class Transfers:
             held=held.version,
             series=held.series,
             host=hello.host,
-            turn=self._share.turn,
+            turn=self._policy.turn(self._share),
         )
         began = self._clock()
         try:
