@@ -315,10 +315,10 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     driver.feed(joined("a"))
     for n in (1, 2):
         driver.feed(Said("a", 1, Report(n, n, 9 * n, 1.0, 0.01)))
-    while not machine.rounds.held:
+    while not machine.rounds.in_flight:
         await asyncio.sleep(0.01)
         driver.feed(Tick())
-    (round_id, *_) = machine.rounds.held
+    (round_id, *_) = machine.rounds.in_flight
     size = service.state.layout.fragments[round_id.fragment].size
     part = Part("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18)
     header, body = Header(part, "bf16", 2 * size), memoryview(bytes(2 * size))
@@ -340,7 +340,7 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     go_on.set()
     assert await push == PushReply(False, "the push was begun anew")
     assert driver.parts.used == 2 * size
-    assert "a" not in machine.rounds.held[round_id].declined
+    assert "a" not in machine.rounds.in_flight[round_id].declined
     here.set()
     assert (await again).accepted
 

@@ -267,9 +267,9 @@ def the_final_cut_begins_while_rounds_are_in_flight(patch: Patch) -> None:
     real = Coordinator._conclude
 
     def end(self: Coordinator) -> None:
-        held, self.rounds.held = self.rounds.held, {}
+        held, self.rounds.in_flight = self.rounds.in_flight, {}
         real(self)
-        self.rounds.held = held
+        self.rounds.in_flight = held
 
     patch.setattr(Coordinator, "_conclude", end)
 

@@ -156,7 +156,7 @@ class Checks:
                 raise Violation(f"{process}: {unit.name}: {unit.account}")
         if isinstance(event, (Merged, MergeFailed, Hello, FinalCut)):
             self.judge(process)
-            held = [round_id.fragment for round_id in machine.rounds.held]
+            held = [round_id.fragment for round_id in machine.rounds.in_flight]
             if len(set(held)) != len(held):
                 raise Violation(f"{process}: rounds in flight of fragments {held}")
         if isinstance(event, FinalCut) or (isinstance(event, Orders) and event.final):
@@ -165,7 +165,7 @@ class Checks:
     def _carried(self, process: ShardProcess) -> None:
         """Record headers that a new round took over from an earlier one."""
         rounds = process.machine.rounds
-        for held in rounds.held.values():
+        for held in rounds.in_flight.values():
             for unit, headers in held.contributions.parts.items():
                 for header in headers.values():
                     self._turns.setdefault((process, held.id, header), rounds.units[unit].most_turn)
@@ -219,7 +219,7 @@ class Checks:
             if delta.stop > self._trained[who].trained:
                 raise Violation(f"{merge.round}: {delta} was never trained")
             self._staleness(process, merge, member)
-        self._starved(process, machine.rounds.held[merge.round])
+        self._starved(process, machine.rounds.in_flight[merge.round])
         if process.memory[p].version >= merge.round.step:
             raise Violation(f"{merge.round}: {process.memory[p]} is there already")
 
@@ -297,7 +297,7 @@ class Checks:
                 if shard is process and unit.who[0] == entry["unit"]:
                     missed.clear()  # where memory holds the due rounds alone, nothing is promised to slow links
         if entry["event"] == "opened":
-            held = {str(each.id): each for each in process.machine.rounds.held.values()}
+            held = {str(each.id): each for each in process.machine.rounds.in_flight.values()}
             self._opened(process, held[entry["round"]])
         if entry["event"] == "refused" and "fragment" in entry:
             who = entry["unit"], process.machine.units[entry["unit"]].incarnation
@@ -311,11 +311,11 @@ class Checks:
         the other units still have a step to answer."""
         rounds = process.machine.rounds
         spare = [p for p in rounds.carried if p != held.id.fragment]
-        spare += [each.id.fragment for each in rounds.held.values() if each.stage == "Early"]
+        spare += [each.id.fragment for each in rounds.in_flight.values() if each.stage == "Early"]
         width = {each.p: each.width for each in rounds.versions}
-        needed = len(rounds.roster.live) * sum(width[each.fragment] for each in rounds.held)
+        needed = len(rounds.roster.live) * sum(width[each.fragment] for each in rounds.in_flight)
         # A unit has one contribution to a fragment, so those carried over from a round in flight are counted there.
-        flying = {each.fragment for each in rounds.held}
+        flying = {each.fragment for each in rounds.in_flight}
         carried = [(p, each) for p, each in rounds.carried.items() if p not in flying]
         needed += sum(width[p] * len(each.contributions.parts) for p, each in carried)
         if spare and needed > rounds.capacity:
@@ -415,8 +415,8 @@ class Checks:
             process = slot.process
             if process is None or process.driver is None:
                 raise Violation(f"shard {slot.number} is not there")
-            if process.machine.rounds.held:
-                raise Violation(f"{process}: rounds {list(process.machine.rounds.held)} are left")
+            if process.machine.rounds.in_flight:
+                raise Violation(f"{process}: rounds {list(process.machine.rounds.in_flight)} are left")
             if process.driver.parts.used:
                 raise Violation(f"{process}: {process.driver.parts.used} bytes are reserved for nobody")
             self.judge(process)
@@ -449,7 +449,7 @@ class Checks:
         met = self._entered.get((process.number, process.lineage, who))
         if not known and met is not None and anchor < met[p]:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
-        headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
+        headers = machine.rounds.in_flight[merge.round].contributions.parts[unit].values()
         turn = min(self._turns[process, merge.round, header] for header in headers)
         oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):

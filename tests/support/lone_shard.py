@@ -98,11 +98,11 @@ class Story:
 
     def round(self, p: int = 0) -> RoundId:
         """The open round of a fragment."""
-        return next(round_id for round_id in self.machine.rounds.held if round_id.fragment == p)
+        return next(round_id for round_id in self.machine.rounds.in_flight if round_id.fragment == p)
 
     def part(self, unit: str, p: int = 0, **changes: Any) -> Part:
         """The unit's answer to the open round, with all work since its newest merged one and with `changes` applied."""
         n, anchor = self.steps[unit], self.machine.versions[p]
-        made = max(1, n - self.machine.units[unit].marks.get(p, 0))
+        made = max(1, n - self.machine.units[unit].last_merged_step.get(p, 0))
         honest = Part(unit, 1, 0, 1, self.round(p), anchor, made, 10 * made, n, n, 0, 10, 10, 10 * n)
         return replace(honest, **changes)

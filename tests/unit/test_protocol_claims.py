@@ -167,7 +167,7 @@ def test_a_shard_that_was_restarted_refuses_the_same_steps_and_takes_those_made_
     for name in "ab":
         shard.steps[name] += away
         shard.tell(joined(name))
-    while not shard.machine.rounds.held:
+    while not shard.machine.rounds.in_flight:
         shard.run(1)
     lie = 10 * (away + 100)
     shard.answer(shard.part("b", steps=lie, tokens=10 * lie, trained=10 * lie + 1000))
@@ -184,7 +184,7 @@ def test_a_unit_that_began_while_a_shard_was_away_for_an_hour_is_believed() -> N
     shard.restart(3600)
     shard.tell(joined("a"), joined("b", 2))
     shard.steps.update(a=shard.steps["a"] + 3600, b=3500)
-    while not shard.machine.rounds.held:
+    while not shard.machine.rounds.in_flight:
         shard.run(1)
     shard.answer(shard.part("b", incarnation=2, trained=10 * shard.steps["b"]))
     shard.answer(shard.part("a"))
@@ -217,14 +217,14 @@ def test_a_unit_with_a_wrong_norm_is_refused_though_after_a_restart_it_is_the_fi
     shard.tell(joined("a"))
     for _ in range(100):
         shard.run(1, "a")
-        if shard.machine.rounds.held:
+        if shard.machine.rounds.in_flight:
             shard.answer(shard.part("a"), 1e8)
     assert shard.refusals() and len(shard.members) == merged
     for name in "bc":
         shard.tell(joined(name))
     for _ in range(200):
         shard.run(1)
-        for name in "abc" if shard.machine.rounds.held else "":
+        for name in "abc" if shard.machine.rounds.in_flight else "":
             shard.answer(shard.part(name), 1e8 if name == "a" else 1.0)
         if len(shard.members) > merged:
             break
@@ -269,7 +269,7 @@ def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_atte
     None
 ):
     shard = Shard("a", "b", interval=8)
-    while not shard.machine.rounds.held:
+    while not shard.machine.rounds.in_flight:
         shard.run(1)
     slow = shard.part("a")
     shard.tell(offered(slow, 100.0), offered(shard.part("b"), 90.0))
@@ -277,7 +277,7 @@ def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_atte
     assert shard.round().attempt == 1, "the body of b has not come, and that of a was carried over"
     shard.tell(Received(slow, 1.0))
     assert shard.members == [("a",)]
-    while not shard.machine.rounds.held:
+    while not shard.machine.rounds.in_flight:
         shard.run(1)
     shard.answer(shard.part("a"))
     assert shard.refusals() == []

@@ -67,7 +67,7 @@ def test_a_shard_that_was_away_skips_whole_intervals_and_takes_the_last_without_
     machine.handle(Orders(step=100), 10.0)
     assert steps(machine, 10.0) == list(range(92, 101))
     assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
-    (held,) = machine.rounds.held
+    (held,) = machine.rounds.in_flight
     assert held.step == 96, "in an interval each fragment is due once"
 
 
@@ -79,7 +79,7 @@ def test_a_shard_that_is_always_slower_than_the_clock_merges_each_of_its_fragmen
         story.steps["a"] = clock
         story.tell(Orders(step=clock, seconds=1.0), now=float(clock))
         if clock % 2 == 0:
-            (held,) = story.machine.rounds.held
+            (held,) = story.machine.rounds.in_flight
             story.tell(Received(story.part("a", held.fragment), 1.0))
     assert min(story.machine.versions) > 30
 

@@ -114,7 +114,9 @@ def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
         story.tell(*map(Persisted, written))
         story.step("a")
         before = len(story.asked(Merge))
-        story.tell(*(Received(story.part("a", each.fragment), 1.0) for each in story.machine.rounds.held))
+        story.tell(
+            *(Received(story.part("a", each.fragment), 1.0) for each in story.machine.rounds.in_flight)
+        )
         written = [each.round for each in story.asked(Merge)[before:]]
         story.tell(*(Merged(each) for each in written))
         story.tell(Tick(), now=story.now + 1.0)

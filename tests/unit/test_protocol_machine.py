@@ -134,7 +134,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
     again = restoring.restore(RULES, (10,) * P, record, w.now)
     assert {**again.record(), "units": {}} == {**record, "units": {}}
     assert again.step <= before.step and again.rounds.merges == before.rounds.merges > 0
-    assert again.units["u0"].joined == before.units["u0"].joined
+    assert again.units["u0"].included_in == before.units["u0"].included_in
     assert not again.rounds.live
 
 
@@ -142,9 +142,9 @@ def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
     """A machine with one unit, and the round that collects."""
     story = Story(RULES).tell(*(joined("a", 1, host, hosts) for host in range(hosts)))
     story.steps["a"] = 0
-    while not story.machine.rounds.held:
+    while not story.machine.rounds.in_flight:
         story.run(1)
-    return story.machine, next(iter(story.machine.rounds.held))
+    return story.machine, next(iter(story.machine.rounds.in_flight))
 
 
 def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:

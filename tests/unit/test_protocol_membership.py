@@ -43,14 +43,14 @@ class Shard(Story):
     def until_open(self, p: int, serve: bool = False) -> None:
         """Waits for a round of p. With `serve`, both units contribute to the rounds of other fragments meanwhile."""
         for _ in range(20):
-            if any(each.fragment == p for each in self.machine.rounds.held):
+            if any(each.fragment == p for each in self.machine.rounds.in_flight):
                 return
             self.second(*(self.steps if serve else ()))
         raise AssertionError(f"no round of fragment {p}")
 
     def second(self, *units: str) -> None:
         """These units contribute to all rounds in flight, and a second passes."""
-        for each in list(self.machine.rounds.held):
+        for each in list(self.machine.rounds.in_flight):
             for unit in units:
                 self.tell(Received(self.part(unit, each.fragment), 1.0))
         self.run(1)
@@ -305,7 +305,7 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
     shard.until_open(2)
     shard.offer("a", 2, 3.0), shard.offer("b", 2, 3.0)
     shard.run(2)
-    assert {held.fragment for held in shard.machine.rounds.held} == {1, 2}
+    assert {held.fragment for held in shard.machine.rounds.in_flight} == {1, 2}
     for part in waiting:
         shard.tell(Received(part, 1.0))
     shard.until_open(3)
@@ -317,7 +317,7 @@ def test_a_failed_round_leaves_its_memory_to_another_if_there_is_too_little_sinc
     shard.machine.rounds.capacity = 2 * 3 * 10
     shard.join("d")
     shard.run(60)
-    (left,) = shard.machine.rounds.held
+    (left,) = shard.machine.rounds.in_flight
     for unit in "abd":
         shard.tell(Received(shard.part(unit, left.fragment), 1.0))
     shard.run(5, "abd")
@@ -418,14 +418,14 @@ def test_at_the_end_a_round_that_no_unit_will_answer_is_given_up_at_once() -> No
     story = Story(replace(RULES, fragments=2, interval=2, target_steps=2), "a")
     story.run(2)
     story.tell(Declined(story.part("a", 1), "no memory"), Tick())
-    assert story.machine.finishing and [each.attempt for each in story.machine.rounds.held] == [1, 0]
-    assert not story.tell(Left("a", 1, 0)).machine.rounds.held
+    assert story.machine.finishing and [each.attempt for each in story.machine.rounds.in_flight] == [1, 0]
+    assert not story.tell(Left("a", 1, 0)).machine.rounds.in_flight
 
 
 def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
     """The fragment is already due again, and K is one."""
     shard = Shard()
-    held = shard.machine.rounds.held[shard.round(1)]
+    held = shard.machine.rounds.in_flight[shard.round(1)]
     for unit in "ab":
         held.contributions.add(shard.part(unit, 1))
     held.contributions.bodies["b"] = {0: 1.0}

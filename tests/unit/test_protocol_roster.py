@@ -28,7 +28,7 @@ def facts(roster: Roster) -> dict[str, Any]:
 
 def walked(machine: Syncer, now: float) -> Roster:
     """The roster as a walk over every unit builds it."""
-    collecting = [held for held in machine.rounds.held.values() if held.stage == "Collecting"]
+    collecting = [held for held in machine.rounds.in_flight.values() if held.stage == "Collecting"]
     roster = Roster(machine.rules, machine.units.values(), collecting)
     roster.expire(now)
     return roster
@@ -38,7 +38,7 @@ def asked(machine: Syncer) -> bool:
     """Whether every live unit was sent a Pull for every round that collects."""
     return all(
         (unit.name, unit.incarnation) in held.pulled
-        for held in machine.rounds.held.values()
+        for held in machine.rounds.in_flight.values()
         for unit in machine.rounds.live
         if held.stage == "Collecting"
     )
@@ -75,7 +75,7 @@ def test_a_report_walks_over_no_units() -> None:
     story = Story(RULES, "abcde")
     story.run(4)
     rounds = story.machine.rounds
-    assert len(rounds.held) == RULES.overlap, "no more are opened"
+    assert len(rounds.in_flight) == RULES.overlap, "no more are opened"
     rounds.units, rounds.roster.live = Unwalked(rounds.units), Unwalked(rounds.roster.live)
     story.step("a")
     assert rounds.units["a"].step == 5

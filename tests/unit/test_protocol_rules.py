@@ -205,7 +205,7 @@ def test_the_oldest_anchor_is_the_first_that_is_usable(
     versions = Versions(0, 1, sorted(history))
     unit = Unit("a", Account((0,)), entered=entered)
     unit.turns[0] = turn
-    unit.joined = {} if joined is None else {0: joined}
+    unit.included_in = {} if joined is None else {0: joined}
     unit.spoiled = {} if spoiled is None else {0: spoiled}
     rules = replace(LONE, interval=12)
     usable = [each for each in versions.history if not versions.unusable(each, unit, 400, rules)]

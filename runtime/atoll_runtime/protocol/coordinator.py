@@ -206,7 +206,7 @@ class Follower(Syncer):
             if cut.final:
                 # After a crash that made this shard forget that it was done, rounds may be collecting again.
                 self.rounds.close("the final cut has begun")
-            if not (cut.final and self.rounds.held):
+            if not (cut.final and self.rounds.in_flight):
                 self._record(cut)
         elif cut == cuts.newest and cuts.saving != cut and cuts.merges == self.rounds.merges:
             self._save()

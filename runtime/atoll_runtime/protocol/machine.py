@@ -201,7 +201,7 @@ class Syncer(ShardState):
 
     def _wakes(self, now: float) -> list[float]:
         """Times at which there may be something to do without an event."""
-        wakes = [wake for held in self.rounds.held.values() for wake in held.wakes(now)]
+        wakes = [wake for held in self.rounds.in_flight.values() for wake in held.wakes(now)]
         ends = self.rounds.roster.ends
         if math.isfinite(ends):
             wakes.append(ends + 0.001)

@@ -30,7 +30,7 @@ class OpenRounds:
     units: dict[str, Unit] = field(default_factory=dict)
     capacity: float = math.inf
     """Elements of contributions for which there is memory."""
-    held: dict[RoundId, Round] = field(default_factory=dict)
+    in_flight: dict[RoundId, Round] = field(default_factory=dict)
     carried: dict[int, Round] = field(default_factory=dict)
     """By fragment, contributions with bodies too late for their round. They count in the fragment's next round."""
     merges: int = 0
@@ -57,12 +57,12 @@ class OpenRounds:
     @property
     def holding(self) -> tuple[Round, ...]:
         """All that hold contributions: rounds in flight, and those carried over to the next round of a fragment."""
-        return (*self.held.values(), *self.carried.values())
+        return (*self.in_flight.values(), *self.carried.values())
 
     @cached_property
     def roster(self) -> Roster:
         """Which units are live and which are waited for, as of the last event."""
-        collecting = (held for held in self.held.values() if held.stage == "Collecting")
+        collecting = (held for held in self.in_flight.values() if held.stage == "Collecting")
         return Roster(self.rules, self.units.values(), collecting)
 
     @property
@@ -109,7 +109,7 @@ class OpenRounds:
         for name, unit in self.units.items():
             unit.hushed = silent.get(name) == unit.incarnation
             self.roster.look(unit, now)
-        for held in self.held.values():
+        for held in self.in_flight.values():
             if held.stage == "Collecting":
                 self._pull(held, self.live)
 
@@ -128,7 +128,7 @@ class OpenRounds:
     @property
     def _due(self) -> list[Round]:
         """Rounds whose step has come."""
-        return [held for held in self.held.values() if held.stage != "Early"]
+        return [held for held in self.in_flight.values() if held.stage != "Early"]
 
     def _fits_beside(self, p: int, due: Sequence[Round]) -> bool:
         """There is memory for a round of fragment `p` beside those that are due. Without it they would keep each other
@@ -137,7 +137,7 @@ class OpenRounds:
 
     def _fits(self, p: int) -> bool:
         """There is memory for a round of fragment `p` beside all that hold contributions."""
-        return self._need(p, self.held.values()) + self._kept <= self.capacity
+        return self._need(p, self.in_flight.values()) + self._kept <= self.capacity
 
     def _need(self, p: int, rounds: Iterable[Round]) -> int:
         """Elements of the contributions of all live units to a round of fragment `p` and to these."""
@@ -153,7 +153,7 @@ class OpenRounds:
     def open(self, round_id: RoundId, now: float) -> None:
         """Asks every live unit for its contribution. If contributions that came early or were carried over make a
         quorum, the grace window opens as if they had come a step later, so near units keep their time."""
-        held = self.held.get(round_id) or self._make(round_id, now)
+        held = self.in_flight.get(round_id) or self._make(round_id, now)
         self._make_room(round_id)
         held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
@@ -165,7 +165,7 @@ class OpenRounds:
         """Frees memory for a round that is due, where more units are live than when others were asked early or bodies
         were carried over. Early rounds and carried-over contributions give way."""
         why = "a round that is due needs its memory"
-        for held in list(self.held.values()):
+        for held in list(self.in_flight.values()):
             if held.stage == "Early" and held.id != round_id and not self._fits(round_id.fragment):
                 self.discard(held.id, why)
         for p in list(self.carried):
@@ -203,16 +203,16 @@ class OpenRounds:
     def ask(self, round_id: RoundId, far: Iterable[str], now: float) -> None:
         """Asks these units for a round before its step."""
         p = round_id.fragment
-        if round_id not in self.held:
-            if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
+        if round_id not in self.in_flight:
+            if not self._fits(p) or any(held.id.fragment == p for held in self.in_flight.values()):
                 return
             self._make(round_id, now)
-        self._pull(self.held[round_id], (self.units[name] for name in far))
+        self._pull(self.in_flight[round_id], (self.units[name] for name in far))
 
     def skip(self, step: int) -> None:
         """Gives up early rounds that were not opened at their step. At the target, gives up all early rounds, and what
         is carried over."""
-        for held in list(self.held.values()):
+        for held in list(self.in_flight.values()):
             if held.stage == "Early" and (held.id.step <= step or self.ending):
                 self.discard(held.id, "its step was skipped")
         if self.ending:
@@ -221,7 +221,7 @@ class OpenRounds:
     def discard(self, round_id: RoundId, why: str) -> None:
         """Gives up a round completely. Contributions that were carried over to it count in the fragment's next round,
         unless the merge has failed."""
-        held = self.held.pop(round_id)
+        held = self.in_flight.pop(round_id)
         self.roster.close(round_id)
         for name in sorted(set(held.contributions.members).difference(held.contributions.asked(round_id))):
             if held.open:
@@ -251,7 +251,7 @@ class OpenRounds:
 
     def close(self, why: str) -> None:
         """Gives up every round with a merge that has not begun, and what is carried over."""
-        for held in list(self.held.values()):
+        for held in list(self.in_flight.values()):
             if held.open:
                 self.discard(held.id, why)
         self._abandon_all(why)
@@ -288,7 +288,7 @@ class OpenRounds:
         """A new round, with the contributions that are carried over to it and still count."""
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
         asked = now if earlier is None else earlier.asked
-        held = self.held[round_id] = Round(round_id, self.rules.quorum, asked)
+        held = self.in_flight[round_id] = Round(round_id, self.rules.quorum, asked)
         if earlier is None:
             return held
         for name, member in list(earlier.contributions.members.items()):

@@ -103,7 +103,7 @@ def continued(
     machine = restore(rules, sizes, record, now)
     for name, unit in machine.units.items():
         # The unit receives every fragment again, so no version that it holds has its contributions.
-        unit.marks, unit.joined, unit.spoiled = {}, {}, {}
+        unit.last_merged_step, unit.included_in, unit.spoiled = {}, {}, {}
         if not same:
             accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
             unit.account = carried(convert(accounts, list[Account], str_keys=True), machine.rounds.owned)

@@ -83,7 +83,7 @@ class Rounds(OpenRounds):
         for held in self.holding:
             if held.contributions.asked_by(part.unit) == part.round:
                 return held
-        return self.held.get(part.round)
+        return self.in_flight.get(part.round)
 
     def _enter(self, held: Round, part: Part, seconds: float, now: float) -> None:
         """Takes a header that is wanted, unless its claims are impossible."""
@@ -108,7 +108,7 @@ class Rounds(OpenRounds):
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why the claims of a header are impossible; empty if they are not."""
-        newest = unit.joined.get(versions.p)
+        newest = unit.included_in.get(versions.p)
         elapsed = self._since(versions.since.get(part.anchor if newest is None else newest, -math.inf), now)
         if newest is None:
             # The steps may include those during an earlier contribution that was not merged.
@@ -174,7 +174,7 @@ class Rounds(OpenRounds):
         Args:
             name: the unit of the event. Every other live unit was asked before. Empty: the event is of no unit.
         """
-        for held in list(self.held.values()):
+        for held in list(self.in_flight.values()):
             if held.stage == "Collecting":
                 self._collect(held, name, now)
             if held.stage == "Receiving":
@@ -250,7 +250,7 @@ class Rounds(OpenRounds):
 
     def merged(self, event: Merged, now: float) -> Round:
         """Books a computed merge. It counts once it is durable."""
-        held, versions = self.held[event.round], self.versions[event.round.fragment]
+        held, versions = self.in_flight[event.round], self.versions[event.round.fragment]
         before = versions.current
         versions.merged(held)
         self.merges += 1
@@ -271,7 +271,7 @@ class Rounds(OpenRounds):
 
     def persisted(self, round_id: RoundId, now: float) -> Mapping[str, Any]:
         """The merge is durable, so it is published. Returns the record that was written with it."""
-        held = self.held.pop(round_id)
+        held = self.in_flight.pop(round_id)
         self.timing.sync.add(now - held.frozen)
         p, step = round_id.fragment, round_id.step
         due = step + self.rules.interval  # of the fragment's next round: when it opens, it is late to fetch

@@ -63,9 +63,9 @@ class ShardState:
     @property
     def standing(self) -> Standing:
         """What shard 0 should know of this shard."""
-        done, cuts = self.finishing and not self.rounds.held, self.cuts
+        done, cuts = self.finishing and not self.rounds.in_flight, self.cuts
         kept = cuts.saved if cuts.saved == cuts.newest and cuts.merges == self.rounds.merges else NO_CUT
-        collecting = all(held.stage in ("Early", "Collecting") for held in self.rounds.held.values())
+        collecting = all(held.stage in ("Early", "Collecting") for held in self.rounds.in_flight.values())
         idle = collecting and not self.rounds.roster.connected
         return Standing(self.step, done, cuts.saved, kept, idle)
 

@@ -90,9 +90,9 @@ class Unit:
     """Hosts of this incarnation that have not measured their link."""
     round_trips: dict[int, float] = field(default_factory=dict)
     """By host seconds, from its newest header."""
-    marks: dict[int, int] = field(default_factory=dict)
+    last_merged_step: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
-    joined: dict[int, int] = field(default_factory=dict)
+    included_in: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version that holds a contribution of this incarnation."""
     spoiled: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version against which a contribution of this incarnation was refused."""
@@ -121,7 +121,7 @@ class Unit:
     @property
     def last_merge(self) -> int:
         """Global step of the last merge of this incarnation, or at which it joined."""
-        return max(self.joined.values(), default=self.entered)
+        return max(self.included_in.values(), default=self.entered)
 
     @property
     def complete(self) -> bool:
@@ -152,8 +152,8 @@ class Unit:
             self.hosts.clear()
             self.addresses.clear()
             self.outcomes, self.suspect = 0, ""
-            self.marks.clear()
-            self.joined.clear()
+            self.last_merged_step.clear()
+            self.included_in.clear()
             self.spoiled.clear()
             self.unmeasured = set(range(event.hosts))
             self.turns = {host: turn for host, turn in self.turns.items() if host < event.hosts}
@@ -225,9 +225,9 @@ class Unit:
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else now
-        self.joined[p] = round_id.step
-        before = self.marks.get(p)
-        self.marks[p] = member.inner_step
+        self.included_in[p] = round_id.step
+        before = self.last_merged_step.get(p)
+        self.last_merged_step[p] = member.inner_step
         return None if before is None else member.inner_step - before
 
     def record(self) -> dict[str, Any]:

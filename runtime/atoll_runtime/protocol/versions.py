@@ -52,7 +52,7 @@ class Versions:
 
     def unusable(self, anchor: int, unit: Unit, step: int, rules: Rules) -> str:
         """Why a contribution of this unit to the round of `step` does not count with this anchor; else empty."""
-        current, latest = self.current, unit.joined.get(self.p)
+        current, latest = self.current, unit.included_in.get(self.p)
         if anchor not in self.history:
             return f"anchor {anchor} is not a known version (current: {current})"
         if latest is None and anchor < (met := self._met(unit)):
@@ -74,12 +74,12 @@ class Versions:
 
     def missed(self, unit: Unit) -> list[int]:
         """The remembered versions since the unit's last merged contribution, or since its incarnation joined."""
-        latest = unit.joined.get(self.p)
+        latest = unit.included_in.get(self.p)
         return self.history[bisect_right(self.history, self._met(unit) if latest is None else latest) :]
 
     def contributors(self, units: Iterable[Unit]) -> Iterator[str]:
         """Units with a contribution in a remembered version, live or not."""
-        return (unit.name for unit in units if unit.joined.get(self.p, -1) >= self.history[0])
+        return (unit.name for unit in units if unit.included_in.get(self.p, -1) >= self.history[0])
 
     def _met(self, unit: Unit) -> int:
         """The version that was current when the unit's incarnation joined."""

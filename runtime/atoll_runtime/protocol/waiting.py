@@ -14,7 +14,7 @@ def why(machine: Syncer, now: float) -> str:
     """One sentence, or one for each of several rounds in flight."""
     if machine.final:
         return f"finished at global step {machine.step}; the final cut is {machine.final}"
-    due = [held for held in machine.rounds.held.values() if held.stage != "Early"]
+    due = [held for held in machine.rounds.in_flight.values() if held.stage != "Early"]
     if due:
         return "; ".join(f"round of {held.id}: {stage(machine, held)}" for held in due)
     if machine.finishing:
@@ -77,7 +77,10 @@ def waits(machine: Syncer, unit: Unit) -> Iterator[WaitReport]:
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
         elif tokens and not unit.complete:
-            since, what = unit.joined.get(p, unit.entered), "its work since this step waits for a session"
+            since, what = (
+                unit.included_in.get(p, unit.entered),
+                "its work since this step waits for a session",
+            )
         elif tokens and missed:
             since, what = missed[0], "it has been a member of no round since this one"
         else:

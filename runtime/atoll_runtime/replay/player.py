@@ -190,7 +190,7 @@ class Player(Replay):
             scanned = scan(fragment, part, facts.spec.codec, share.start)
             parts[share.unit, share.host] = HostPart(share.start, part, scanned)
             at += share.size
-        frozen, old = self._machine.rounds.held.get(round_id), self.held[round_id.fragment]
+        frozen, old = self._machine.rounds.in_flight.get(round_id), self.held[round_id.fragment]
         if frozen is None:
             self._differ(f"the merge of {round_id}", "contributions", "no such round")
             return

@@ -90,7 +90,7 @@ class Shard(Server):
         loop, durable, machine = self.loop, self.tape.durable, self.machine
 
         def working() -> bool:
-            return bool(machine.rounds.held) or not machine.finishing
+            return bool(machine.rounds.in_flight) or not machine.finishing
 
         try:
             while working():
