@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from atoll_cli.simulate.bandwidth import METHODS
+
 FLEET = ("goodput", "--chips", "1.2M", "--learners", "8", "--days", "0.05")
 
 
@@ -23,6 +25,19 @@ def test_what_a_site_needs_is_one_object_with_the_question_and_the_answer(ask: A
     schedule = {"interval": 48, "fragments": 24, "overlap": 2, "layers": 48}
     need = {name: pytest.approx(5 / 3) for name in ("gbps_peak", "gbps_mean", "gbps_link")}
     assert row == {**case, **schedule, **need, "gbps_both_directions": pytest.approx(10 / 3)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_the_same_options(ask: Any, method: str) -> None:
+    traffic = ("--params", "5B", "--step-time", "1", "--bits", "4", "--sites", "2", "--utilization", "0.5")
+    (row,) = ask(
+        "bandwidth", "--method", method, *traffic, "--interval", "48", "--fragments", "12", "--overlap", "4"
+    )
+    schedule = {"data-parallel": (1, 1, 0), "diloco": (48, 1, 0), "streaming": (48, 12, 0)}
+    assert (row["interval"], row["fragments"], row["overlap"]) == schedule.get(method, (48, 12, 4))
+    assert 0 < row["gbps_mean"] <= row["gbps_peak"] * (1 + 1e-9)
+    if method == "decoupled":
+        assert row["gbps_peak"] == pytest.approx(5 * 4 / (12 * 4))
 
 
 def test_a_cell_of_the_published_table_is_asked_for_with_options(ask: Any) -> None:

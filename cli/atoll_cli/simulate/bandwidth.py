@@ -21,9 +21,11 @@ OPTIONS = (
     Option("--utilization", "U", number(1e-3, 0.9999),
            f"share of time that computes, {UTILIZATION}; decoupled learners never wait"),
     Option("--interval", "H", count(1, 10_000), "steps between two exchanges of a fragment; not for data-parallel"),
+    Option("--fragments", "P", count(1, 1024), "of the model, at most H; not for data-parallel and diloco"),
+    Option("--overlap", "T", count(1, 1024), "steps until a fragment is used, at most H; for streaming-overlap and "
+        "decoupled"),
 )  # fmt: skip
-UNUSED = {"data-parallel": ("interval",), "decoupled": ("utilization", "sites")}
-"""Options that a method does not use."""
+"""A method ignores the options that it does not use, so that a script can ask about all with the same ones."""
 
 
 def answer(found: Values) -> Report:
@@ -36,7 +38,6 @@ def answer(found: Values) -> Report:
         given = [option.name.removeprefix("--") for option in OPTIONS[1:]]
         refuse(found, given, f"--method is wanted with it, one of {', '.join(METHODS)}")
         return _published()
-    refuse(found, UNUSED.get(method, ()), f"not with --method {method}, whose answer does not depend on it")
     for name in ("params", "step_time"):
         if found[name] is None:
             raise UsageError(f"--{name.replace('_', '-')}: is wanted with --method {method}")
@@ -47,12 +48,17 @@ def answer(found: Values) -> Report:
         bits=found["bits"] or 16,
         sites=found["sites"] or 8,
         interval=found["interval"],
+        fragments=found["fragments"],
+        overlap=found["overlap"],
     )
+    schedule = rounds(Method(method), traffic)
+    count(1, schedule.interval)("--fragments", str(schedule.fragments))
+    count(1, schedule.interval)("--overlap", str(schedule.overlap or 1))
     row = {
         "method": method,
         **{name: getattr(traffic, name) for name in ("params", "step_seconds", "bits", "sites")},
         "utilization": 1.0 if method == Method.DECOUPLED else share,
-        **asdict(rounds(Method(method), traffic)),
+        **asdict(schedule),
         **asdict(need(Method(method), traffic, share)),
     }
     note = (
