@@ -66,6 +66,19 @@ def test_one_fleet_is_one_object_with_all_that_it_rests_on(ask: Any) -> None:
     assert ask(*arguments, "--seed", "5")[0]["goodput"] != answer["goodput"]
 
 
+@pytest.mark.parametrize(
+    ("method", "learners"), [("rigid", 1), ("elastic", 1), ("decoupled", 4), ("unit", 4)]
+)
+def test_every_method_takes_a_number_of_learners_of_which_rigid_and_elastic_have_one(
+    ask: Any, method: str, learners: int
+) -> None:
+    fleet = ("goodput", "--method", method, "--chips", "150k", "--days", "0.01")
+    (answer,) = ask(*fleet, "--learners", "4")
+    assert answer["learners"] == learners
+    if learners == 1:
+        assert ask(*fleet) == [answer]
+
+
 def test_recovery_options_reach_the_answer(ask: Any) -> None:
     told = ("--repair", "10m", "--patience", "1h", "--resize", "60s", "--quorum", "8", "--notice", "1")
     (answer,) = ask(*FLEET, *told)

@@ -16,7 +16,7 @@ PLAN = f"plan {SHARDED}"
 REFUSED = (
     # a command, and words of the line
     ("goodput --learners 16 --chips 8", "--learners"),
-    ("goodput --learners 2 --method rigid", "--learners"),
+    ("goodput --learners 2 --quorum 2 --method rigid", "--quorum '2': a whole number from 1 to 1"),
     ("goodput --mtbi 1w", "--mtbi"),  # too much to simulate
     ("goodput --resize 1m --method unit", "--resize"),
     ("goodput --quorum 9 --learners 8", "--quorum"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 METHODS = ("rigid", "elastic", "decoupled", "unit")
 CHIPS, LEARNERS = 1_200_000, 8
-"""Defaults for one fleet. Rigid and elastic have one learner."""
+"""Defaults for one fleet."""
 MOST_INTERRUPTIONS = 20_000_000
 """The most that one command simulates: a few minutes on one core."""
 
@@ -24,7 +24,7 @@ OPTIONS = (
     Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)} (Atoll's own); default decoupled if --chips or "
         "--learners is given, else the published table"),
     Option("--chips", "N", count(1, 10**9), "that train, such as 1.2M"),
-    Option("--learners", "M", count(1, 4096), "islands; 1 for rigid and elastic"),
+    Option("--learners", "M", count(1, 4096), f"islands, {LEARNERS}; rigid and elastic are one, whatever M is"),
     Option("--mtbi", "T", seconds(), "mean time between interruptions of one chip, 1y"),
     Option("--quorum", "K", count(1, 4096), "learners that a merge needs, 1"),
     Option("--notice", "T", seconds(zero=True), "from the news of an interruption to the stop for it"),
@@ -52,11 +52,8 @@ def answer(found: Values) -> Report:
     for name, methods in USED_BY.items():
         if method not in methods:
             refuse(found, (name,), f"goes with --method {', '.join(methods)}, not with {method}")
-    single = method in ("rigid", "elastic")
     chips = found["chips"] or CHIPS
-    learners = found["learners"] or (1 if single else LEARNERS)
-    if single and learners != 1:
-        raise UsageError(f"--learners '{learners}': {method} is one learner, 1 is wanted")
+    learners = 1 if method in ("rigid", "elastic") else found["learners"] or LEARNERS
     if learners > chips:
         raise UsageError(
             f"--learners '{learners}': more than the chips there are ({chips}); a learner needs one"
