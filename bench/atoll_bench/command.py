@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, number, several
+from atoll_cli.arguments import JSON, Option, Parser, add, as_text, choice, count, number, several
 from atoll_cli.errors import CommandError, lacking
 from atoll_runtime.contract import PRESETS
 
@@ -170,9 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prints each figure as soon as it is measured. Raises `UsageError` if an option's value cannot be used, or
     packages are missing, and `CommandError`, `ClusterError`, `HostError` or `StoreError` if the figure could not
     be measured."""
-    bench = argparse.ArgumentParser(
-        prog="atoll bench", description="Measure this machine.", allow_abbrev=False
-    )
+    bench = Parser(prog="atoll bench", description="Measure this machine.", allow_abbrev=False)
     figures = bench.add_subparsers(dest="figure", required=True, metavar="FIGURE")
     for name, figure in FIGURES.items():
         add(figures.add_parser(name, help=figure.what, allow_abbrev=False), (*figure.options, JSON))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from atoll_cli.errors import UsageError
 
@@ -42,6 +42,19 @@ class Option:
 
 
 JSON = Option("--json", "", None, "print JSON, a line for each object")
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError`, which is one line, where argparse prints the usage and exits."""
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        found, unknown = super().parse_known_args(*given, **named)
+        if unknown:  # those of a subcommand, which argparse leaves to the parser above it
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
-from atoll_cli.arguments import Option, add, as_path, count, new_file
+from atoll_cli.arguments import Option, Parser, add, as_path, count, new_file
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
 from atoll_cli.export import OPTIONS as EXPORT
@@ -86,9 +86,7 @@ class _Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
-    )
+    top = Parser(prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False)
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (what, add_options, function, extras) in COMMANDS.items():

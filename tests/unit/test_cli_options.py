@@ -32,6 +32,17 @@ ATOLL = (sys.executable, "-m", "atoll_cli")
 
 
 WRONG = (
+    ("", "the following arguments are required: COMMAND; see atoll --help"),
+    ("nothing", "invalid choice: 'nothing'"),
+    ("--nothing version", "unrecognized arguments: --nothing; see atoll --help"),
+    ("simulate", "the following arguments are required: QUESTION; see atoll simulate --help"),
+    (
+        "simulate goodput --chips",
+        "argument --chips: expected one argument; see atoll simulate goodput --help",
+    ),
+    ("simulate goodput extra", "unrecognized arguments: extra; see atoll simulate goodput --help"),
+    ("simulate plan", "the following arguments are required: RUN.yaml; see atoll simulate plan --help"),
+    ("bench link --case", "argument --case: expected one argument; see atoll bench link --help"),
     ("status --watch", "--watch needs a RUN"),
     ("status r -A", "--all-namespaces lists every run"),
     ("demo --json /no/such/folder/out.json", "there is no folder /no/such/folder"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from atoll_cli.arguments import JSON
+from atoll_cli.arguments import JSON, Parser
 from atoll_cli.arguments import add as add_arguments
 from atoll_cli.formats import add_cluster, add_ledger, add_status
 from atoll_cli.options import run
@@ -35,7 +35,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="kubectl atoll", description="Look at TrainingRuns and their units.", allow_abbrev=False
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
