@@ -169,10 +169,10 @@ def main(arguments: Sequence[str]) -> int:
     """Prints each figure as soon as it is measured. Raises `UsageError` if an option's value cannot be used, or
     packages are missing, and `CommandError`, `ClusterError`, `HostError` or `StoreError` if the figure could not
     be measured."""
-    bench = Parser(prog="atoll bench", description="Measure this machine.", allow_abbrev=False)
+    bench = Parser(prog="atoll bench", description="Measure this machine.")
     figures = bench.add_subparsers(dest="figure", required=True, metavar="FIGURE")
     for name, figure in FIGURES.items():
-        add(figures.add_parser(name, help=figure.what, allow_abbrev=False), (*figure.options, JSON))
+        add(figures.add_parser(name, help=figure.what), (*figure.options, JSON))
     chosen = vars(bench.parse_args(arguments))
     figure, as_line = FIGURES[name := chosen.pop("figure")], chosen.pop("json")
     try:

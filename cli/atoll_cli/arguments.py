@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -45,7 +46,13 @@ JSON = Option("--json", "", None, "print JSON, a line for each object")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError`, which is one line, where argparse prints the usage and exits."""
+    """Raises `UsageError`, which is one line, where argparse prints the usage and exits. Takes no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self._negative_number_matcher = re.compile(
+            r"-\.?\d"
+        )  # -1d and -1,2 are values too, to be refused as such
 
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
         found, unknown = super().parse_known_args(*given, **named)

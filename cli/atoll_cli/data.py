@@ -54,7 +54,7 @@ def add_options(data: argparse.ArgumentParser) -> None:
     """Adds the three commands and their options."""
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (what, options) in ACTIONS.items():
-        add(actions.add_parser(name, help=what, allow_abbrev=False), options)
+        add(actions.add_parser(name, help=what), options)
 
 
 def run_data(options: argparse.Namespace) -> int:

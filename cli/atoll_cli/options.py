@@ -86,11 +86,11 @@ class _Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False)
+    top = Parser(prog="atoll", description="Train one model on many TPU islands.")
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (what, add_options, function, extras) in COMMANDS.items():
-        command = commands.add_parser(name, help=what, allow_abbrev=False)
+        command = commands.add_parser(name, help=what)
         add_options(command)
         command.set_defaults(function=function, extras=extras)
     commands.add_parser("bench", help="measure this machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     link = commands.add_parser(
         "link", help="limit, delay or cut the link of a node; without options restore it"
     )
+    link._negative_number_matcher = re.compile(r"-\.?\d")  # -1mbit is a value too, to be refused as such
     link.add_argument("node", metavar="NODE")
     link.add_argument("--name", default="atoll", help="of the cluster")
     link.add_argument("--rate", type=parse_rate, help="in each direction, such as 40mbit")

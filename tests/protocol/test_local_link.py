@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_local.__main__ import main
 from atoll_local.host import prepare_namespaces
 from atoll_local.link import Link, parse_delay, parse_rate, shape
 from atoll_local.namespaces import Namespace
@@ -128,6 +129,15 @@ def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Names
         shape(node, Link())
         assert connection.recv(1) == b"!", "an open connection survives"
         assert answers(node, 10.0)
+
+
+@pytest.mark.parametrize("option", ["--rate", "--delay"])
+def test_a_rate_or_a_delay_that_is_none_is_refused_by_name(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["link", "n1", option, "-1mbit"])
+    assert f"argument {option}: '-1mbit': a {option[2:]} from " in capsys.readouterr().err
 
 
 def test_a_rate_or_a_delay_that_is_none_is_refused() -> None:

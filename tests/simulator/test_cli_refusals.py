@@ -17,6 +17,9 @@ REFUSED = (
     # a command, and words of the line
     ("goodput --learners 16 --chips 8", "--learners"),
     ("goodput --learners 2 --quorum 2 --method rigid", "--quorum '2': a whole number from 1 to 1"),
+    ("goodput --mtbi -1d", "--mtbi '-1d': a time above 0 and at most"),
+    ("links --links -1,2", "--links '-1': a number from"),
+    ("bandwidth --params -5B", "--params '-5B': a number from 1 to"),
     ("goodput --mtbi 1w", "--mtbi"),  # too much to simulate
     ("goodput --resize 1m --method unit", "--resize"),
     ("goodput --quorum 9 --learners 8", "--quorum"),

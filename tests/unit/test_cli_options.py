@@ -68,6 +68,7 @@ WRONG = (
     ("data show s3://bucket/ds", "URI 's3://bucket/ds': gs://bucket/path or file:///absolute/path is wanted"),
     ("data check ''", "URI '': gs://bucket/path or file:///absolute/path is wanted"),
     ("data import file:///x x --field ''", "--field '': a value is wanted"),
+    ("data import file:///x x --shard -1MB", "--shard '-1MB': a number from 0.001 to 1000 is wanted"),
     ("data import file:///x x ''", "SOURCE '': a value is wanted"),
     ("export gs://b/x --check ''", "--check '': a path on this machine is wanted"),
     ("replay tape --check rel", "--check 'rel': gs://bucket/path or file:///absolute/path"),

@@ -35,13 +35,11 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(
-        prog="kubectl atoll", description="Look at TrainingRuns and their units.", allow_abbrev=False
-    )
+    top = Parser(prog="kubectl atoll", description="Look at TrainingRuns and their units.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, what: str, function: str, extras: str = "") -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
+        command = commands.add_parser(name, help=what, description=what)
         command.set_defaults(function=function, extras=extras)
         return command
 

@@ -22,7 +22,7 @@ def add_options(simulate: argparse.ArgumentParser) -> None:
     """Add the questions and their options."""
     questions = simulate.add_subparsers(dest="question", required=True, metavar="QUESTION")
     for name, what in QUESTIONS.items():
-        question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
+        question = questions.add_parser(name, help=what, description=what)
         add(question, (*import_module(f"atoll_cli.simulate.{name}").OPTIONS, JSON))
 
 
