@@ -18,9 +18,9 @@ PREFIXES = {
 
 
 def named(kind: str, text: str) -> str:
-    """Return the name without its prefix. Raises `UsageError` if the prefix is that of another kind."""
+    """Return the name without its prefix. Raises `UsageError` if it is empty, or the prefix is of another kind."""
     prefix, slash, name = text.rpartition("/")
-    if slash and prefix not in PREFIXES[kind]:
+    if not name or (slash and prefix not in PREFIXES[kind]):
         raise UsageError(f"{text!r}: NAME or {PREFIXES[kind][0]}/NAME is wanted")
     return name
 

@@ -46,6 +46,9 @@ def test_a_change_is_one_patch_of_the_object(call: Call, kubectl: Path, command:
     [
         (["status", "lu/r"], 2, "'lu/r': NAME or trun/NAME is wanted"),
         (["heal", "trun/r"], 2, "'trun/r': NAME or lu/NAME is wanted"),
+        (["suspend", "trun/"], 2, "'trun/': NAME or trun/NAME is wanted"),
+        (["logs", ""], 2, "'': NAME or lu/NAME is wanted"),
+        (["logs", "syncer", ""], 2, "'': NAME or trun/NAME is wanted"),
         (["scale", "r", "--units", "-1"], 2, "--units -1: 0 or more is wanted"),
         (["status", "r", "-w", "-o", "yaml"], 2, "--watch goes with"),
         (["scale", "r"], 2, "--units"),
