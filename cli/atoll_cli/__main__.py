@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
     try:
         return _status(arguments, commands)
     except KeyboardInterrupt:
-        with suppress(OSError):  # the terminal may have hung up
-            print("atoll: interrupted", file=sys.stderr, flush=True)
+        _tell("interrupted")
+        with suppress(OSError):
             sys.stdout.flush()
         if arguments is None:
             os._exit(INTERRUPTED)
@@ -55,24 +55,31 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
         sys.stdout.flush()
         return status
     except CommandError as error:
-        print(f"atoll: {error}{loggers.advice()}", file=sys.stderr)
+        _tell(f"{error}{loggers.advice()}")
         return error.status
     except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
-        _discard_output()
+        _discard(sys.stdout.fileno())
         return 0
     except OSError as error:
         # No output is missing: what has no name and is not there is the folder in which the command was called.
         where = error.filename or ("working folder" if isinstance(error, FileNotFoundError) else "output")
-        print(f"atoll: {where}: {error.strerror or error}", file=sys.stderr)
+        _tell(f"{where}: {error.strerror or error}")
         if where != "output":
             return UsageError.status
-        _discard_output()
+        _discard(sys.stdout.fileno())
         return 1
 
 
-def _discard_output() -> None:
-    """Drop buffered output, so that the flush at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _tell(text: str) -> None:
+    try:
+        print(f"atoll: {text}", file=sys.stderr, flush=True)
+    except OSError:  # it is full, its reader is gone, or the terminal has hung up
+        _discard(sys.stderr.fileno())
+
+
+def _discard(descriptor: int) -> None:
+    """Drop what is buffered, so that the flush at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 if __name__ == "__main__":

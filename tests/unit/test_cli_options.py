@@ -208,6 +208,14 @@ def test_a_working_folder_that_was_deleted_is_named() -> None:
     assert (done.returncode, done.stderr) == (2, "atoll: working folder: No such file or directory\n")
 
 
+def test_a_message_that_nobody_can_be_told_does_not_change_how_a_command_ends() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full, open(writer, "w") as broken:
+        for output in (full, broken):
+            assert subprocess.run([*ATOLL, "simulate", "plan"], stderr=output, check=False).returncode == 2
+
+
 def test_closed_outputs_do_not_change_how_a_command_ends() -> None:
     quiet = ("sh", "-c", '"$@" >&- 2>&-', "sh", *ATOLL)
     assert subprocess.run([*quiet, "version"], check=False).returncode == 0
