@@ -193,7 +193,7 @@ class LearnerUnitStatus(Report):
     contributions: int = 0
     """Merges of this incarnation."""
     refusals: Annotated[dict[str, int], Field(max_length=MOST_REASONS)] = Field(default_factory=dict)
-    """Contributions that the syncer refused, by reason: `tokens`, `steps`, `norm`."""
+    """Contributions that shard 0 refused (see the metrics of the others), by reason: `tokens`, `steps`, `norm`."""
     share_percent: float = 0.0
     """The unit's percentage of all merged tokens."""
     lost: common.CostStatus | None = None
