@@ -68,6 +68,7 @@ def run(
     quorum: int = 1,
     slow_factor: float = math.inf,
     held: int = MANY,
+    shards: int = 1,
 ) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions.
 
@@ -75,7 +76,8 @@ def run(
         down: from when on, and for how many seconds, the first unit is not reached.
         joins: when the first unit joins, if that is later than the start.
         lost: when the shard loses its volume. All units then fetch every fragment at once.
-        held: rounds with contributions that fit into the shard's memory.
+        held: rounds with contributions that fit into the memory of a shard.
+        shards: each has as much of every fragment. A unit's host has one link to all of them.
     """
     rules = replace(
         RULES,
@@ -85,17 +87,19 @@ def run(
         overlap=overlap,
         quorum=quorum,
         slow_factor=slow_factor,
+        shards=shards,
     )
     world = World(
         Scenario(
             0,
             rules,
-            ((10,) * fragments,),
+            ((10,) * fragments,) * shards,
             islands,
             weather,
             (),
             adaptive=adaptive,
             budget=held * len(islands) * 10 * FLOAT32,
+            shared=True,
         )
     )
     for since, seconds in down:
@@ -141,9 +145,10 @@ def merged(account: Account) -> float:
 
 
 @pytest.mark.timeout(600)
-def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace() -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace(shards: int) -> None:
     links = (0.8, 2.0, 3.0, 4.0, 5.0)
-    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links))
+    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link / shards) for link in links), shards=shards)
     assert seen.seconds < 1.02 * STEPS * STEP
     fastest = merged(seen.accounts["u5.0"])
     for link in links:

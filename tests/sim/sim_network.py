@@ -26,11 +26,16 @@ class SimNetwork(network.SimNetwork):
     """The network from a host to one shard, or from another shard to shard 0."""
 
     def __init__(
-        self, client: UnitProcess | ShardProcess, slot: ShardSlot, island: Island | None = None
+        self,
+        client: UnitProcess | ShardProcess,
+        slot: ShardSlot,
+        island: Island | None = None,
+        line: dict[str, float] | None = None,
     ) -> None:
+        """`line`: until when the host's link is taken in each direction, if the transfers to all shards share it."""
         super().__init__(client, slot, network.Wire(0.0))
         self._client: Any = client
-        self._slot, self._world, self._island = slot, client.world, island
+        self._slot, self._world, self._island, self._line = slot, client.world, island, line
 
     def reach(self) -> ShardProcess:
         """The process at the other end. Raises `TransportError` if it is down or not reachable."""
@@ -80,4 +85,9 @@ class SimNetwork(network.SimNetwork):
 
     def _transfer(self, seconds: float, direction: str) -> float:
         assert self._island is not None
-        return self._island.transfer(self._world.now, seconds, direction)
+        now = self._world.now
+        if self._line is None:
+            return self._island.transfer(now, seconds, direction)
+        begun = max(now, self._line.get(direction, now))
+        self._line[direction] = begun + self._island.transfer(begun, seconds, direction)
+        return self._line[direction] - now

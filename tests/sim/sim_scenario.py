@@ -162,6 +162,8 @@ class Scenario:
     """Bytes of contributions that each shard may hold."""
     adaptive: bool = False
     """Whether units choose how they use their links. Otherwise they keep to float32."""
+    shared: bool = False
+    """Whether a host has one link to all shards. Otherwise it has one to each."""
 
     @property
     def contract(self) -> RunContract:

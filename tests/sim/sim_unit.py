@@ -174,7 +174,8 @@ class Host(BlankIsland):
         contract = unit_contract(unit.slot.name, unit.incarnation, host=number, hosts=unit.island.hosts)
         factor = unit.island.uneven if number else 1.0
         island = replace(unit.island, link=factor * unit.island.link)
-        self.networks = [SimNetwork(unit, slot, island) for slot in world.shards]
+        line: dict[str, float] | None = {} if world.scenario.shared else None
+        self.networks = [SimNetwork(unit, slot, island, line) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]
