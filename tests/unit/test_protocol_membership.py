@@ -332,7 +332,10 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     a, b = (shard.machine.units[name] for name in "ab")
     (passed,) = [each for each in waits(shard.machine, a) if each.fragment == 1]
     assert (passed.since, passed.tokens) == (1, a.account.position)
-    assert "member of no round since" in passed.what
+    assert passed.what == "its work waits for its next answer: it is a member of no round since this one"
+    a.link_is(0, 2.5)
+    assert "its turn, one round in 2.5" in next(iter(waits(shard.machine, a))).what
+    a.link_is(0, 1.0)
     assert not [each for each in waits(shard.machine, b) if each.fragment == 1]
     shard.until_open(1, serve=True)
     sending = shard.offer("a", 1, 3.0)

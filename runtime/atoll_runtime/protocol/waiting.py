@@ -77,12 +77,11 @@ def waits(machine: Syncer, unit: Unit) -> Iterator[WaitReport]:
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
         elif tokens and not unit.complete:
-            since, what = (
-                unit.included_in.get(p, unit.entered),
-                "its work since this step waits for a session",
-            )
+            since = unit.included_in.get(p, unit.entered)
+            what = "its work since this step waits for a session"
         elif tokens and missed:
-            since, what = missed[0], "it has been a member of no round since this one"
+            turn = f"its turn, one round in {unit.turn:.3g}" if unit.turn > 1.0 else "its next answer"
+            since, what = missed[0], f"its work waits for {turn}: it is a member of no round since this one"
         else:
             continue
         yield WaitReport(fragment=p, tokens=tokens, since=since, what=what)
