@@ -91,6 +91,9 @@ class SimStore:
     def __init__(self, process: ShardProcess) -> None:
         self._process, self._world, self._bucket = process, process.world, process.world.bucket
 
+    def ready(self) -> None:
+        """No call is given up here."""
+
     def save_part(self, part: Part) -> bool:
         """Replace a part of an earlier lineage, or of another cut of the same step. False if that cut is whole already.
 

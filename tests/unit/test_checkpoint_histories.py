@@ -148,26 +148,48 @@ def test_the_same_part_is_not_written_twice(store):
     assert store.is_complete(20)
 
 
-def test_a_save_that_hangs_is_told_of_and_the_next_attempt_is_whole(store, monkeypatch, eventually):
-    released, real, calls = threading.Event(), arrays._write, []
+def test_while_a_save_hangs_no_other_copies_the_arrays_and_the_next_one_is_whole(
+    store, monkeypatch, eventually
+):
+    released, real, copied = threading.Event(), arrays._write, []
 
-    def hang_once(uri, tree):
-        calls.append(uri)
-        if len(calls) == 1:
-            released.wait(60)
+    def hang(uri, tree):
+        released.wait(60)
         real(uri, tree)
 
-    monkeypatch.setattr(arrays, "_given_up", 0)
-    monkeypatch.setattr(arrays, "_write", hang_once)
-    monkeypatch.setattr(arrays, "TIMEOUT", 0.3)
-    with pytest.raises(
-        StoreError, match=r"global/20/state-0-of-1: cannot be written: no answer within 0.3 s"
-    ):
-        store.save_part(make_part(20, 3.0))
-    monkeypatch.setattr(arrays, "TIMEOUT", 60.0)
-    store.save_part(make_part(20, 3.0))
-    store.complete(20, 1, {"run_uid": "b"})
-    released.set()  # the late call still writes, but to another place than the one that counts
-    eventually(lambda: not late(arrays.CALLS))
-    assert calls[0] != calls[1]
+    with monkeypatch.context() as away:
+        away.setattr(arrays, "_write", hang)
+        away.setattr(arrays, "TIMEOUT", 0.3)
+        with pytest.raises(
+            StoreError, match=r"global/20/state-0-of-1: cannot be written: no answer within 0.3 s"
+        ):
+            store.save_part(make_part(20, 2.0))
+
+    def make():
+        copied.append(late(arrays.CALLS))
+        return make_part(20, 3.0)
+
+    def missing():
+        return []
+
+    async def save():
+        done = asyncio.Event()
+        spec, meta = CheckpointSpec(uri=store.uri), {"run_uid": "b"}
+        cuts = Cuts(spec, store, 0, 1, missing, meta, lambda *_: done.set())
+        serving = asyncio.create_task(cuts.serve())
+        try:
+            cuts.submit(Job(CutId(20, 20), make))
+            async with asyncio.timeout(50):
+                while not cuts.error:
+                    await asyncio.sleep(0)
+                told = cuts.error, list(copied)
+                released.set()
+                await done.wait()
+        finally:
+            serving.cancel()
+        return told
+
+    told = asyncio.run(save())
+    assert told == (f"{store.uri}: an earlier call has not come back", [])
+    assert copied == [0]
     assert held(store, 20) == ([3.0], ["new"])

@@ -201,6 +201,19 @@ def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched(ru
     assert shard.state.fragments[0].int8 is None
 
 
+@pytest.mark.parametrize("run", ["float32", "bf16", "int4"])
+def test_a_cut_keeps_theta_and_momentum_alone_and_not_what_hosts_fetch(run) -> None:
+    shard = Shard(300, codec=run)
+    for codec in ("int8", "int4"):
+        shard.state.fragments[0].body(0, 300, codec, run, WHOLE)
+    shard.merge()
+    newest = shard.state.fragments[0]
+    kept = newest.bare
+    assert (kept.version, kept.theta is newest.theta, kept.momentum is newest.momentum) == (1, True, True)
+    assert (kept.wire.nbytes, kept.held, kept.change, kept.int8) == (0, None, None, None)
+    assert newest.held is not None and newest.change is not None
+
+
 def test_threads_and_chunks_change_no_bit() -> None:
     rng = np.random.default_rng(0)
     size = 2 * blocks.CHUNK + 100

@@ -24,8 +24,6 @@ logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen line
 
 TIMEOUT = 120.0
 """Seconds for one call, in addition to those for its bytes. A small save takes one second on an idle machine."""
-MOST_LATE = 2
-"""Maximum number of calls that were given up and still run, each with its arrays. At this number no other begins."""
 ATTEMPTS = 3
 """Attempts to read arrays from a bucket that answers, before they count as damaged."""
 FIRST_WAIT = 0.5
@@ -49,7 +47,6 @@ T = TypeVar("T")
 
 CALLS = "arrays"
 """Name of the calls' threads."""
-_given_up = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +78,8 @@ class _Unreadable(Exception):
     """TensorStore cannot read the array of a request; the message has its reason."""
 
 
-def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> str:
-    """Saves arrays in the folder `item`, over whatever an earlier attempt left there, and returns the folder. After
-    each write that was given up it uses another folder, because that write may continue.
+def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> None:
+    """Saves arrays in the folder `item`, over whatever an earlier attempt left there.
 
     Args:
         alone: this is one of several hosts, and writes a folder of its own, each array as one chunk. Orbax would
@@ -92,17 +88,13 @@ def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> str:
     Raises:
         StoreError: the arrays cannot be written, or not in time.
     """
-    global _given_up
-    item += f".{_given_up}" if _given_up else ""
     uri = bucket.address(item)
     size = sum(each.value.nbytes for group in tree.values() for each in group.values())
     try:
         _in_time(patience(size, TIMEOUT), lambda: (_write_alone if alone else _write)(uri, tree))
     except Exception as error:
         # Orbax and TensorStore raise what their drivers raise.
-        _given_up += isinstance(error, TimeoutError)
         raise StoreError(f"{uri}: cannot be written: {' '.join(str(error).split())}") from error
-    return item
 
 
 def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.ndarray]:
@@ -149,10 +141,14 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
     raise AssertionError("the last attempt returns or raises")
 
 
+def ready() -> None:
+    """Raises `TimeoutError` while a call that was given up still runs: it has its arrays, and may still write."""
+    if late(CALLS):
+        raise TimeoutError("an earlier call has not come back")
+
+
 def _in_time(seconds: float, call: Callable[[], T]) -> T:
-    earlier = late(CALLS)
-    if earlier >= MOST_LATE:
-        raise TimeoutError(f"{earlier} earlier calls have not come back")
+    ready()
     return in_time(seconds, call, CALLS)
 
 

@@ -84,7 +84,8 @@ def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry]) -> Non
         }
         for kind in ("theta", "momentum")
     }
-    item = arrays.write(bucket, layout.item(part.step, part.shard, part.shards), tree)
+    item = layout.item(part.step, part.shard, part.shards)
+    arrays.write(bucket, item, tree)
     whole = PartManifest(
         step=part.step,
         shard=part.shard,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from atoll_runtime.checkpoint import layout, manifest, parts
+from atoll_runtime.checkpoint import arrays, layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.parts import Kind
 from atoll_runtime.payloads import Cut, Part, Regions, Skipped, Slice, StoreError
@@ -39,6 +39,13 @@ class GlobalStore:
     def steps(self) -> list[int]:
         """Complete checkpoints, newest first; one listing."""
         return layout.complete_steps(self.bucket.list(layout.GLOBAL))
+
+    def ready(self) -> None:
+        """Raises `StoreError` while a call that was given up still runs. Until then nothing can be saved."""
+        try:
+            arrays.ready()
+        except TimeoutError as error:
+            raise StoreError(f"{self.uri}: {error}") from error
 
     def save_part(self, part: Part) -> bool:
         """Writes a shard's arrays, then its manifest. Leaves a part that is complete and the same as it is.

@@ -77,7 +77,7 @@ class UnitStore:
             if path == own or hosts != facts.hosts:  # of an earlier save, which must not mix with this
                 self.bucket.delete(path)
         tree = {kind: {str(n): Chunked(getattr(part, kind)) for n, part in parts.items()} for kind in KINDS}
-        item = arrays.write(self.bucket, item, tree, alone=True)
+        arrays.write(self.bucket, item, tree, alone=True)
         entries = {
             number: PartEntry(
                 start=part.start,

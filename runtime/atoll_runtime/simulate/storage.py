@@ -45,6 +45,9 @@ class MemoryBucket:
         self.cut: Cut | None = None
         self._part: Part | None = None
 
+    def ready(self) -> None:
+        """See `Bucket`."""
+
     def save_part(self, part: Part) -> bool:
         self._part = part
         return True

@@ -14,11 +14,8 @@ from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.clipping import divisors, weights
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.protocol.messages import Header, Part
-from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.state import VERSION_BYTES, Version
 from atoll_runtime.transport import codecs
-
-VERSION_BYTES = 12
-"""Upper bound of the bytes of one element of a version: Θ, momentum and the wire, with a margin."""
 
 
 class NumpyArrays:

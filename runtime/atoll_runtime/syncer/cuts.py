@@ -118,6 +118,7 @@ class Cuts:
     def _save_now(self, job: Job) -> bool:
         """Saves this shard's part. Returns False if the cut was complete already, with the part that this shard saved
         before it lost its journal."""
+        self._store.ready()  # the copy would only take memory
         part = job.make()
         saved = self._store.save_part(part)
         if saved and job.cut.final:

@@ -236,7 +236,8 @@ class Driver:
 
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Takes the durable fragments, which are never modified, and submits them to be saved."""
-        fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
+        fragments = tuple(version.bare for version in self.state.fragments)
+        layout, rules = self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
         # The shard must remember every cut that is in the bucket.

@@ -28,6 +28,8 @@ from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 
+VERSION_BYTES = 12
+"""Upper bound of the bytes of one element that a merge makes: Θ, momentum and the wire, with a margin."""
 LEAST_BUDGET = 64 << 20
 SHARE = 4
 """Contributions may take a quarter of the memory."""
@@ -61,6 +63,11 @@ class Version:
     def make(cls, version: int, theta: Array, momentum: Array, codec: str) -> Version:
         """Returns the first version of a series."""
         return cls(version, theta, momentum, codecs.encode(theta, codec, theta.size))
+
+    @property
+    def bare(self) -> Version:
+        """Θ and momentum alone, for a cut: it may keep them long after newer versions."""
+        return Version(self.version, self.theta, self.momentum, memoryview(b""))
 
     def next(self, version: int, merged: Result, codec: str, pool: Executor | None = None) -> Version:
         """Returns the version that a merge made from this one, with the encodings that hosts fetch. If the run's codec

@@ -10,7 +10,7 @@ from atoll_runtime.simulate.fleet.scenario import clock_step
 from atoll_runtime.simulate.fleet.setting import DAY, Heal
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.syncer.journal import STATES
-from atoll_runtime.syncer.state import SHARE
+from atoll_runtime.syncer.state import SHARE, VERSION_BYTES
 from atoll_runtime.syncer.tape import LIMITS
 
 LEAST_SECONDS = 0.01
@@ -32,9 +32,10 @@ MOMENTS_BYTES = 8
 """Bytes of a parameter in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
 PROCESS_BYTES = 0.4e9
 """Memory of a shard's process without a model. Measured: 0.37 GB (2026-11-22)."""
-ELEMENT_BYTES = 50
-"""Upper bound of the memory per element. Θ, momentum and the wire take 10; the rest is for merges and for a cut on its
-way to the bucket. Measured: 45 and 48 with 10 and 36 million elements in one shard (2026-11-22)."""
+ELEMENT_BYTES = 54
+"""Upper bound of the memory per element. Θ and momentum of the newest versions 8, their wire in the run's codec 2 (in
+float32 it is Θ), in bf16, int8 and int4 for hosts that ask 4; Θ and momentum of the cut that is saved and of a newer
+one that waits 16; a copy of the saved one, tensor by tensor, 8, and Orbax's of that 16 (measured 2026-11-30)."""
 HELD_ROUNDS = 5
 """Rounds with contributions in memory: those at work, and others that wait for slow links. With fewer, slow links would
 be in fewer rounds than they carry (docs/protocol.md, Slow links)."""
@@ -154,7 +155,9 @@ def shard_need(run: Run) -> dict[str, float]:
     fragment = max(each.size for shard in shards for each in shard.fragments)
     rounds = max(run.outer.overlap, min(HELD_ROUNDS, run.outer.fragments))
     contributions = rounds * run.units * fragment * (4 if run.outer.codec == "float32" else 2)
-    memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
+    merges = min(run.outer.overlap, run.outer.fragments) * VERSION_BYTES * fragment
+    held = PROCESS_BYTES + ELEMENT_BYTES * elements + merges
+    memory = max(held + contributions, SHARE * contributions)
     journal = 2 * CUT_BYTES * elements + STATES
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
     mean = run.parameters / run.outer.fragments / run.shards
