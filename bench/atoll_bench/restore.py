@@ -62,13 +62,11 @@ def measure(parameters: int, hosts: int, repeat: int) -> Iterator[RestoreFigure]
     layout = layout_of(parameters, min(FRAGMENTS, len(cut(describe(model))))).split(SHARDS)
     split = along(model)
     largest = max((layout.shard(shard) for shard in range(SHARDS)), key=lambda shard: shard.size)
-    own = {
-        "shard": owned(largest),
-        "host": {name: _share(shape, split.get(name), hosts) for name, shape in layout.shapes.items()},
-    }
+    of_host = {name: _share(shape, split.get(name), hosts) for name, shape in layout.shapes.items()}
+    own: dict[str, Regions] = {"shard": owned(largest), "host": of_host}
     theta = sum(
         math.prod(map(len, region)) * math.prod(layout.shapes[name][len(region) :])
-        for name, region in own["host"].items()
+        for name, region in of_host.items()
     )
     parts = {"shard": 8 * largest.size, "host": 4 * theta + 8 * layout.size // hosts}
     with (

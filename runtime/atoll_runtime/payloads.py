@@ -56,14 +56,15 @@ class Slice:
     layers: tuple[int, ...] | None = None
     """The layers or bands that it has. None: the whole tensor."""
     axis: int | None = None
-    """The axis of the whole tensor along which bands are cut. None: these are layers."""
+    """The axis of the whole tensor along which bands are cut. None: these are layers, or bands of layers."""
+    bands: int = 1
+    """Bands of each layer, along its first axis. `layers` then counts them layer by layer."""
 
 
 Region = tuple[Sequence[int], ...]
-"""The wanted indices along each axis of a whole tensor; all of them along axes that are not given. Indices of layers
-and bands may be any; others form a range."""
-Regions = Mapping[str, Region]
-"""Regions by tensor. A tensor that is not named is not wanted."""
+"""The wanted indices along each axis of a whole tensor, ranges; all of them along axes that are not given."""
+Regions = Mapping[str, Region | frozenset[int]]
+"""Regions by tensor, or which layers or bands. A tensor that is not named is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 
 protocol.fragments.LEAST_BAND = 64  # so that embeddings as small as these are cut
+protocol.fragments.LEAST_LAYER, protocol.fragments.EVEN_FRAGMENTS = 0, 20  # and some layers
 DENSE = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 MODELS = {
     "dense": ModelSpec(dimensions=DENSE),

@@ -111,7 +111,7 @@ def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(tmp_pat
     small = {"storage": "10Gi", "resources": {"limits": {"memory": "32Gi"}}}
     assert too_small_of(changed(tmp_path, {"spec.syncer": small}, MIXED)) == [
         "spec.syncer.storage: 10Gi, and a shard comes to 16.1 GB: give it that much, or more shards",
-        "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 58.5 GB: give it that much, or more shards",
+        "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 58.4 GB: give it that much, or more shards",
     ]
     assert too_small_of(changed(tmp_path, {"spec.syncer": small | {"shards": 4}}, MIXED)) == []
 

@@ -118,6 +118,14 @@ def read(monkeypatch):
 
 
 EMBEDDINGS = {"embedding/table": (2048, 64), "head/table": (64, 2048), "layers/up": (3, 64, 64)}
+BANDS = [pytest.param(2_000_000, id="whole-layers"), pytest.param(0, id="bands-of-layers")]
+"""Elements that a layer may have without being cut."""
+
+
+@pytest.fixture(params=BANDS)
+def bands(request, monkeypatch):
+    """With and without layers that are cut into bands."""
+    monkeypatch.setattr("atoll_runtime.protocol.fragments.LEAST_LAYER", request.param)
 
 
 def save_embeddings(store, shards):
@@ -144,6 +152,7 @@ def save_embeddings(store, shards):
     return layout, theta, momentum
 
 
+@pytest.mark.usefixtures("bands")
 @pytest.mark.parametrize("shards", [1, 3])
 def test_embeddings_that_shards_own_bands_of_come_back_whole_and_to_shards_in_any_number(store, read, shards):
     layout, theta, momentum = save_embeddings(store, shards)
@@ -165,6 +174,7 @@ def test_embeddings_that_shards_own_bands_of_come_back_whole_and_to_shards_in_an
             np.testing.assert_array_equal(own.flatten(cut.momentum, p), own.flatten(momentum, p))
 
 
+@pytest.mark.usefixtures("bands")
 @pytest.mark.parametrize("axes", [(1, 0), (0, 1)], ids=["width", "vocabulary"])
 def test_a_host_reads_its_share_of_embeddings_that_shards_own_bands_of(store, read, monkeypatch, axes):
     monkeypatch.setattr(parts, "LEAST_BLOCK", 0)

@@ -12,11 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_shard import LONE
 
-from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.contract import SIZES, Dimensions, ModelSpec
 from atoll_runtime.model import describe
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.clipping import divisors, weights
-from atoll_runtime.protocol.fragments import BLOCK, Layout, LayoutError, TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.fragments import (
+    BLOCK,
+    Layout,
+    LayoutError,
+    TensorInfo,
+    build_layout,
+    cut,
+    part_bounds,
+)
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
@@ -79,19 +87,26 @@ def test_the_largest_fragment_is_at_most_four_thirds_of_the_best_possible(
 VOCABULARY = 262_144
 
 
-@pytest.mark.parametrize("fragments", [8, 12, 16])
+def dense(layers: int, width: int, hidden: int, tied: bool) -> Dimensions:
+    return Dimensions(layers=layers, width=width, heads=8, kv_heads=4, hidden=hidden, tied=tied)
+
+
+@pytest.mark.parametrize("fragments", [8, 12, 16, 24])
 @pytest.mark.parametrize(
-    ("layers", "width", "hidden", "tied"),
-    [(26, 1152, 6912, True), (24, 2048, 5504, False), (48, 3840, 15360, True), (2, 64, 256, False)],
-    ids=["1b", "2b", "12b", "tiny"],
+    "size",
+    [
+        *(pytest.param(size, id=name) for name, size in SIZES.items()),
+        pytest.param(dense(26, 1152, 6912, True), id="narrow"),
+        pytest.param(dense(24, 2048, 5504, False), id="untied"),
+        pytest.param(dense(48, 3840, 15360, True), id="deep"),
+        pytest.param(dense(2, 64, 256, False), id="tiny"),
+    ],
 )
 def test_a_large_vocabulary_leaves_the_largest_fragment_of_eight_shards_at_four_thirds_of_the_mean(
-    layers: int, width: int, hidden: int, tied: bool, fragments: int
+    size: Dimensions, fragments: int
 ) -> None:
-    size = Dimensions(
-        layers=layers, width=width, heads=8, kv_heads=4, hidden=hidden, vocabulary=VOCABULARY, tied=tied
-    )
-    layout = build_layout(describe(ModelSpec(dimensions=size)), fragments, shards=8)
+    model = ModelSpec(dimensions=size.model_copy(update={"vocabulary": VOCABULARY}))
+    layout = build_layout(describe(model), fragments, shards=8)
     assert max(each.size for each in layout.fragments) <= 4 / 3 * layout.size / len(layout.fragments)
 
 
@@ -107,6 +122,18 @@ def test_bands_of_an_embedding_are_equal_and_come_back_in_their_places(
     layout = build_layout(tensors, fragments, shards)
     assert comes_back(tensors, layout)
     assert layout.fingerprint == build_layout(tensors, fragments).fingerprint
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5, 2), (2, 7, 40), (4, 6), (5,)])
+def test_bands_of_very_large_layers_are_equal_and_come_back_in_their_places(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_runtime.protocol.fragments.LEAST_LAYER", 0)
+    tensors = [TensorInfo("layers", shape, True, False), TensorInfo("w", (50, 40), False, False)]
+    sizes = {piece.size for piece in cut(tensors) if piece.tensor == "layers"}
+    assert len(sizes) == 1 and max(sizes) <= max(math.prod(shape[2:]), 2000 // 100)
+    for shards in (1, 3):
+        assert comes_back(tensors, build_layout(tensors, 2, shards))
 
 
 def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:

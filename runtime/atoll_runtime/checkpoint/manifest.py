@@ -33,7 +33,9 @@ class TensorEntry(Record):
     layers: tuple[int, ...] | None = None
     """Which layers or bands of the whole tensor these are, along axis 0; None for all of it."""
     band: int | None = None
-    """The axis of the whole tensor along which bands are cut; None: these are layers."""
+    """The axis of the whole tensor along which bands are cut; None: these are layers, or bands of layers."""
+    bands: int = 1
+    """Bands of each layer, along its first axis. `layers` counts them layer by layer."""
     axis: int = 0
     """An axis of what is saved here."""
     parts: int = 1
@@ -45,9 +47,9 @@ class TensorEntry(Record):
         """Shape of the whole tensor, of `count` layers or bands."""
         if self.layers is None:
             return self.shape
-        if self.band is None:
-            return (count, *self.shape[1:])
         one = self.shape[1:]
+        if self.band is None:
+            return (count, *one) if self.bands == 1 else (count // self.bands, self.bands * one[0], *one[1:])
         return (*one[: self.band], count * one[self.band], *one[self.band + 1 :])
 
     def stacked(self, whole: np.ndarray) -> np.ndarray:
@@ -56,7 +58,7 @@ class TensorEntry(Record):
             bands = whole.reshape(*whole.shape[: self.band], -1, *self.shape[self.band + 1 :])
             whole = np.moveaxis(bands, self.band, 0)
         seen = whole.view()
-        seen.shape = self.blocked if self.layers is None else (len(whole), *self.blocked[1:])
+        seen.shape = self.blocked if self.layers is None else (-1, *self.blocked[1:])
         return seen
 
     @property

@@ -117,7 +117,9 @@ def _entry(own: Slice, axis: int | None) -> TensorEntry:
     for factor in FACTORS:
         if length % (parts * factor) == 0 and layer >= parts * factor * LEAST_BLOCK:
             parts *= factor
-    entry = TensorEntry(shape=shape, layers=own.layers, band=own.axis, axis=axis, parts=parts)
+    entry = TensorEntry(
+        shape=shape, layers=own.layers, band=own.axis, bands=own.bands, axis=axis, parts=parts
+    )
     found = {
         kind: entry.checksums(getattr(own, kind).reshape(entry.blocked)) for kind in ("theta", "momentum")
     }
@@ -141,7 +143,7 @@ def read(bucket: Bucket, found: PartManifest) -> Part:
     for kind, each, blocks in _read(bucket, _select([found], None), ("theta", "momentum")):
         held[kind][each.name] = blocks.reshape(each.entry.shape)
     own = {
-        name: Slice(held["theta"][name], held["momentum"][name], entry.layers, entry.band)
+        name: Slice(held["theta"][name], held["momentum"][name], entry.layers, entry.band, entry.bands)
         for name, entry in found.tensors.items()
     }
     return Part(found.step, found.shard, found.shards, own, found.versions, found.meta)
@@ -195,28 +197,37 @@ def _select(shards: Iterable[PartManifest], regions: Regions | None) -> Iterator
         for name, entry in part.tensors.items():
             if regions is not None and name not in regions:
                 continue
-            region = () if regions is None else regions[name]
-            rows: Sequence[int] = range(1)
-            if entry.layers is not None:
-                wanted = _layers(entry, region)
-                rows = [row for row, layer in enumerate(entry.layers) if layer in wanted]
-            start, stop = 0, entry.parts
-            axis = entry.axis if entry.band is None else entry.axis - 1
-            if entry.parts > 1 and len(region) > axis and (along := region[axis]):
-                block = entry.shape[entry.axis] // entry.parts
-                start, stop = along[0] // block, along[-1] // block + 1
-            if rows:
-                yield _Selection(part, name, rows, start, stop)
+            for numbers, region in _wanted(entry, () if regions is None else regions[name]):
+                layers = entry.layers or range(1)
+                rows = [row for row, number in enumerate(layers) if numbers is None or number in numbers]
+                start, stop = 0, entry.parts
+                axis = entry.axis if entry.band is None else entry.axis - 1
+                if entry.parts > 1 and len(region) > axis and (along := region[axis]):
+                    block = entry.shape[entry.axis] // entry.parts
+                    start, stop = along[0] // block, along[-1] // block + 1
+                if rows:
+                    yield _Selection(part, name, rows, start, stop)
 
 
-def _layers(entry: TensorEntry, region: Region) -> Collection[int]:
-    """The layers or bands of an entry that hold the wanted region."""
-    assert entry.layers is not None
+def _wanted(
+    entry: TensorEntry, region: Region | frozenset[int]
+) -> Iterator[tuple[Collection[int] | None, Region]]:
+    """Numbers of the layers or bands that hold the wanted region (None: of all), with the region in each of them."""
     axis = entry.band or 0
-    if len(region) <= axis:
-        return entry.layers
-    length = 1 if entry.band is None else entry.shape[1 + axis]
-    return {at // length for at in region[axis]}
+    if isinstance(region, frozenset):
+        yield region, ()
+    elif entry.layers is None or len(region) <= axis:
+        yield None, region
+    elif entry.bands == 1:
+        length = 1 if entry.band is None else entry.shape[1 + axis]
+        yield {at // length for at in region[axis]}, region
+    else:
+        length = entry.shape[1]
+        whole = region[1] if len(region) > 1 else range(entry.bands * length)
+        for band in range(entry.bands):
+            own = range(max(whole[0] - band * length, 0), min(whole[-1] + 1 - band * length, length))
+            if own:
+                yield {at * entry.bands + band for at in region[0]}, (region[0], own, *region[2:])
 
 
 def _read(

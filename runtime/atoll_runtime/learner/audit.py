@@ -109,12 +109,13 @@ def _tensors(layout: Layout, flats: Sequence[Array]) -> Mapping[str, Array]:
     for fragment, flat in zip(layout.fragments, flats, strict=True):
         for piece, part in fragment.cut(flat):
             held.setdefault(piece.tensor, []).append((piece, part))
-    return {name: _joined(sorted(found, key=lambda each: order(each[0]))) for name, found in held.items()}
+    ordered = {name: sorted(found, key=lambda each: order(each[0])) for name, found in held.items()}
+    return {name: _joined(found, layout.shapes[name]) for name, found in ordered.items()}
 
 
-def _joined(found: Sequence[tuple[Piece, Array]]) -> Array:
-    """A tensor from all its pieces, which are in order."""
+def _joined(found: Sequence[tuple[Piece, Array]], shape: tuple[int, ...]) -> Array:
+    """A tensor of this shape from all its pieces, which are in order."""
     first, parts = found[0][0], [part for _, part in found]
     if first.index is None:
         return parts[0]
-    return jnp.stack(parts) if first.axis is None else jnp.concatenate(parts, first.axis)
+    return jnp.stack(parts).reshape(shape) if first.axis is None else jnp.concatenate(parts, first.axis)

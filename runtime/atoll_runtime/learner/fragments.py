@@ -191,7 +191,30 @@ def _indices(fragment: Fragment) -> list[Any]:
 
 def _extent(piece: Piece) -> tuple[int, tuple[int, ...]]:
     """The axis along which layers or bands of a tensor are stacked, and the shape of one with that axis."""
+    if piece.bands > 1:
+        return 0, piece.shape
     return (0, (1, *piece.shape)) if piece.axis is None else (piece.axis, piece.shape)
+
+
+def _taken(values: Array, piece: Piece, index: Any) -> Array:
+    """The piece's elements of a tensor. Its layer is taken first, because a slice along an axis that is split over
+    devices gathers what it is cut from."""
+    axis, shape = _extent(piece)
+    if piece.bands > 1:
+        values = jax.lax.dynamic_index_in_dim(values, index // piece.bands, keepdims=False)
+        index = index % piece.bands
+    part: Array = jax.lax.dynamic_slice_in_dim(values, index * shape[axis], shape[axis], axis)
+    return part
+
+
+def _placed(old: Array, values: Array, piece: Piece, index: Any) -> Array:
+    """The tensor with the piece's elements replaced."""
+    axis, shape = _extent(piece)
+    at, whole = index // piece.bands, old
+    if piece.bands > 1:
+        old, index = jax.lax.dynamic_index_in_dim(whole, at, keepdims=False), index % piece.bands
+    new: Array = jax.lax.dynamic_update_slice_in_dim(old, values.reshape(shape), index * shape[axis], axis)
+    return new if piece.bands == 1 else jax.lax.dynamic_update_index_in_dim(whole, new, at, 0)
 
 
 def _flatten(
@@ -203,8 +226,7 @@ def _flatten(
     for piece, index in zip(kinds, indices, strict=True):
         values = tensors[piece.tensor]
         if index is not None:
-            axis, shape = _extent(piece)
-            values = jax.lax.dynamic_slice_in_dim(values, index * shape[axis], shape[axis], axis)
+            values = _taken(values, piece, index)
         flats.append(values.reshape(-1))
     flat = jnp.concatenate(flats)
     return jnp.pad(flat, (0, padded - flat.size))
@@ -231,10 +253,7 @@ def _apply(
         if index is None:
             theta[piece.tensor] = values.reshape(old.shape)
         else:
-            axis, shape = _extent(piece)
-            theta[piece.tensor] = jax.lax.dynamic_update_slice_in_dim(
-                old, values.reshape(shape), index * shape[axis], axis
-            )
+            theta[piece.tensor] = _placed(old, values, piece, index)
     return theta, anchor
 
 

@@ -33,22 +33,27 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor, one layer of a stacked one, or one band of an embedding. Norms are taken per piece."""
+    """A tensor, one layer of a stacked one, or one band of a layer or an embedding. Norms are taken per piece."""
 
     tensor: str
     index: int | None
-    """Index of the layer or band; None for a whole tensor."""
+    """Index of the layer or band; None for a whole tensor. Bands of layers are counted layer by layer."""
     shape: tuple[int, ...]
     size: int
     embedding: bool
     axis: int | None = None
-    """Axis along which bands follow each other; None for a whole tensor and for a layer (its shape lacks the axis)."""
+    """Axis along which an embedding's bands follow each other; None for others (a layer's shape lacks the axis)."""
+    bands: int = 1
+    """Bands of a layer, along its first axis."""
 
     @property
     def place(self) -> tuple[int | slice, ...]:
         """The NumPy index of the piece in its tensor."""
         if self.index is None:
             return ()
+        if self.bands > 1:
+            layer, band = divmod(self.index, self.bands)
+            return layer, slice(band * self.shape[0], (band + 1) * self.shape[0])
         if self.axis is None:
             return (self.index,)
         start = self.index * self.shape[self.axis]
@@ -150,7 +155,7 @@ def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1)
         if not 1 <= count <= len(pieces):
             raise LayoutError(
                 f"{field}: {count} does not fit this model, which has {len(pieces)} pieces "
-                f"(tensors, layers of stacked ones, bands of embeddings): give 1 to {len(pieces)}"
+                f"(tensors, layers of stacked ones, bands): give 1 to {len(pieces)}"
             )
     bins = deal(pieces, fragments)
     cuts = tuple(lay(p, content) for p, content in enumerate(bins))
@@ -183,19 +188,25 @@ def deal(pieces: Sequence[Piece], count: int, ties: Sequence[int] = ()) -> list[
 
 
 def cut(tensors: Sequence[TensorInfo]) -> list[Piece]:
-    """Cuts stacked tensors by layer, and embeddings into bands that fill the gaps between layers. Others stay whole."""
+    """Cuts stacked tensors by layer, very large layers into bands, and embeddings into bands that fill the gaps between
+    layers. Others stay whole."""
     embeddings = [tensor for tensor in tensors if tensor.embedding and not tensor.stacked]
-    pieces = [piece for tensor in tensors if tensor not in embeddings for piece in _layers(tensor)]
+    mean = sum(math.prod(tensor.shape) for tensor in tensors) // EVEN_FRAGMENTS
+    pieces = [piece for tensor in tensors if tensor not in embeddings for piece in _layers(tensor, mean)]
     most = max([LEAST_BAND, *(piece.size // LAYER_BANDS for piece in pieces)])
     return pieces + [piece for tensor in embeddings for piece in _bands(tensor, most)]
 
 
-def _layers(tensor: TensorInfo) -> list[Piece]:
+def _layers(tensor: TensorInfo, mean: int) -> list[Piece]:
+    """A layer is cut if it is larger than 4/3 of `mean`, into bands of `mean` elements at most where it can be."""
     shape = tuple(tensor.shape)
     if not tensor.stacked:
         return [Piece(tensor.name, None, shape, math.prod(shape), tensor.embedding)]
-    rest = shape[1:]
-    return [Piece(tensor.name, i, rest, math.prod(rest), tensor.embedding) for i in range(shape[0])]
+    rest, size = shape[1:], math.prod(shape[1:])
+    bands = _count(rest[0], size, mean) if rest and size > max(LEAST_LAYER, 4 * mean // 3) else 1
+    band = (rest[0] // bands, *rest[1:]) if rest else ()
+    count = shape[0] * bands
+    return [Piece(tensor.name, i, band, size // bands, tensor.embedding, bands=bands) for i in range(count)]
 
 
 def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
@@ -205,12 +216,17 @@ def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
     """
     shape, size = tuple(tensor.shape), math.prod(tensor.shape)
     axis = shape.index(max(shape))
-    counts = [count for count in range(1, MOST_BANDS + 1) if shape[axis] % count == 0]
-    count = next((count for count in counts if size <= count * most), counts[-1])
+    count = _count(shape[axis], size, most)
     if count == 1:
-        return _layers(tensor)
+        return [Piece(tensor.name, None, shape, size, True)]
     band = (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     return [Piece(tensor.name, i, band, size // count, True, axis) for i in range(count)]
+
+
+def _count(length: int, size: int, most: int) -> int:
+    """The least number of equal bands along an axis of this length that have at most `most` of `size` elements each."""
+    counts = [count for count in range(1, MOST_BANDS + 1) if length % count == 0]
+    return next((count for count in counts if size <= count * most), counts[-1])
 
 
 def order(piece: Piece) -> tuple[str, int]:
@@ -240,12 +256,17 @@ def fingerprint(fragments: Sequence[Fragment]) -> str:
     return hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()
 
 
+EVEN_FRAGMENTS = 24 * 8
+"""Fragments of all shards that layers are small enough for: the default P in eight shards. This number does not depend
+on the run's, so that the number of shards may change and fragments stay comparable."""
+LEAST_LAYER = 2_000_000
+"""Elements that a layer may always have. Shards of a model with smaller ones are small."""
 LAYER_BANDS = 4
 """A band of an embedding has at most the elements of the largest other piece divided by this."""
 LEAST_BAND = 1 << 14
 """Elements that a band may always have. An embedding with no more is not cut."""
 MOST_BANDS = 512
-"""Most bands of an embedding. Their number does not depend on the number of shards, which may change."""
+"""Most bands of an embedding or a layer. Their number does not depend on the number of shards, which may change."""
 BLOCK = 64
 """Elements that share a scale in int4 and int8. With 64, rounding normal values to the nearest of 15 steps changes
 their vector by 10 % of its length; with 256, by 12 %."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
-from atoll_runtime.payloads import Cut, Part, Region, Slice, StoreError
+from atoll_runtime.payloads import Cut, Part, Regions, Slice, StoreError
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.cuts import GIVEN_UP
@@ -154,26 +154,18 @@ def _slice(held: Mapping[Piece, tuple[Array, Array]]) -> Slice:
     pieces = sorted(held, key=order)
     theta, momentum = (np.stack([held[piece][kind] for piece in pieces]) for kind in (0, 1))
     layers = tuple(piece.index for piece in pieces if piece.index is not None)
-    return Slice(theta, momentum, layers, pieces[0].axis) if layers else Slice(theta[0], momentum[0])
+    if not layers:
+        return Slice(theta[0], momentum[0])
+    return Slice(theta, momentum, layers, pieces[0].axis, pieces[0].bands)
 
 
-def owned(layout: Layout) -> dict[str, Region]:
+def owned(layout: Layout) -> Regions:
     """Returns what a shard reads of a checkpoint: by tensor of its pieces, all of it or its own layers or bands."""
     pieces = sorted((piece for fragment in layout.fragments for piece in fragment.pieces), key=order)
     return {
-        name: _region(list(own), layout.shapes[name])
+        name: frozenset(piece.index for piece in own if piece.index is not None) or ()
         for name, own in groupby(pieces, key=lambda piece: piece.tensor)
     }
-
-
-def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
-    """Returns the region of these pieces in their tensor of this shape."""
-    axis = pieces[0].axis or 0
-    wanted: list[int] = []
-    for piece in pieces:
-        for along in piece.place[axis:]:
-            wanted += [along] if isinstance(along, int) else range(shape[axis])[along]
-    return (*map(range, shape[:axis]), wanted) if wanted else ()
 
 
 def meta_of(run: RunContract, whole: Layout) -> dict[str, Any]:

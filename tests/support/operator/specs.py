@@ -20,7 +20,7 @@ from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, Codec, ModelSpec
 from atoll_runtime.model import describe, resolve
-from atoll_runtime.protocol.fragments import TensorInfo, cut
+from atoll_runtime.protocol.fragments import Piece, TensorInfo, cut
 
 Object = dict[str, Any]
 LONG = 3600
@@ -323,5 +323,9 @@ def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
 
 
 def admitted_pieces(tensors: Sequence[TensorInfo]) -> int:
-    """Pieces of a model as admission counts them: all bands of an embedding count as one."""
-    return len({(piece.tensor, piece.index if piece.axis is None else None) for piece in cut(tensors)})
+    """Pieces of a model as admission counts them: all bands of a layer or an embedding count as one."""
+    return len({(piece.tensor, _layer(piece)) for piece in cut(tensors)})
+
+
+def _layer(piece: Piece) -> int | None:
+    return None if piece.index is None or piece.axis is not None else piece.index // piece.bands
