@@ -28,6 +28,7 @@ from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.model import along, describe
 from atoll_runtime.protocol.fragments import Layout, cut, part_bounds
+from atoll_runtime.protocol.norms import EACH, MERGES
 from atoll_runtime.syncer.recovery import owned, slices
 from atoll_runtime.syncer.state import State
 
@@ -95,7 +96,8 @@ def _share(shape: tuple[int, ...], axis: int | None, hosts: int) -> Region:
 
 
 def save(layout: Layout, split: Mapping[str, int], hosts: int, parts: Mapping[str, int]) -> None:
-    """Saves a whole checkpoint of random numbers, a unit's moments, and objects as long as each part."""
+    """Saves a whole checkpoint of random numbers, with the norms that a shard of eight units remembers, a unit's
+    moments, and objects as long as each part."""
     store, random = GlobalStore(URI, split), np.random.default_rng(0)
     theta, momentum = (
         {name: random.standard_normal(shape, np.float32) for name, shape in layout.shapes.items()}
@@ -105,7 +107,9 @@ def save(layout: Layout, split: Mapping[str, int], hosts: int, parts: Mapping[st
         own = layout.shard(shard)
         state = State.from_tensors(own, "bf16", theta, momentum, [STEP] * len(own.fragments), "")
         tensors = slices(own, state.fragments)
-        store.save_part(Part(STEP, shard, SHARDS, tensors, state.versions, {"run_uid": "bench"}))
+        record = {"norms": random.random((FRAGMENTS, MERGES, EACH)).tolist()}
+        meta = {"run_uid": "bench", "machine": record}
+        store.save_part(Part(STEP, shard, SHARDS, tensors, state.versions, meta))
     store.complete(STEP, SHARDS, {"run_uid": "bench"})
     facts: dict[str, Any] = {"run_uid": "bench", "unit": UNIT, "incarnation": 1, "optimizer": ADAMW}
     facts |= {"cut": STEP, "inner_step": 1, "count": 1, "time": 0.0, "hosts": hosts}

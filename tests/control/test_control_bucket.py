@@ -49,7 +49,7 @@ def test_a_taken_port_is_named_with_the_address(bucket: FakeGcs, tmp_path: Path)
         FakeGcs(tmp_path / "other", port=bucket.port).start()
 
 
-def test_a_shard_that_starts_reads_its_part_from_the_bucket_and_little_else(
+def test_a_shard_that_starts_and_a_seeded_host_read_their_part_from_the_bucket_and_little_else(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Few parameters: manifests and the reader's own files count for more than with many."""
@@ -58,5 +58,5 @@ def test_a_shard_that_starts_reads_its_part_from_the_bucket_and_little_else(
     assert [list(line) for line in lines] == [["what", "bytes_ratio", "seconds_ratio"]] * 2
     shard, host = lines
     assert (shard["what"], host["what"]) == ("shard", "host")
-    assert 0.5 < shard["bytes_ratio"] <= 1.05
+    assert 0.5 < shard["bytes_ratio"] <= 1.05 and 0.5 < host["bytes_ratio"] <= 1.05
     assert min(shard["seconds_ratio"], host["seconds_ratio"]) > 0

@@ -161,6 +161,8 @@ def test_embeddings_that_shards_own_bands_of_come_back_whole_and_to_shards_in_an
     assert found.shards == shards and found.versions == sum(((20, 19 - s) for s in range(shards)), ())
     machines = [{"shard": s} for s in range(shards)]
     assert found.meta["run"] == "walk" and found.meta["machines"] == machines
+    whole = json.loads(store.bucket.read("global/20/manifest.json"))
+    assert whole["meta"] == {"run": "walk"}, "records are in the parts alone, so each is read once"
     for name in EMBEDDINGS:
         np.testing.assert_array_equal(found.theta[name], theta[name])
         np.testing.assert_array_equal(found.momentum[name], momentum[name])

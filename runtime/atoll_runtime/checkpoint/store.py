@@ -80,11 +80,7 @@ class GlobalStore:
             shards=shards,
             versions=tuple(version for part in found for version in part.versions),
             time=time.time(),
-            meta={
-                **meta,
-                "machines": [part.meta.get("machine", {}) for part in found],
-                "lineages": [part.meta.get("lineage", "") for part in found],
-            },
+            meta=meta,
         )
         self.bucket.write(layout.manifest(step), whole.model_dump_json().encode())
 
@@ -116,9 +112,12 @@ class GlobalStore:
         shards = parts.find_all(self.bucket, step, found.shards)
         kinds: tuple[Kind, ...] = ("theta", "momentum") if momentum else ("theta",)
         held = parts.tensors(self.bucket, shards, kinds, own)
-        return Cut(
-            found.step, held["theta"], held.get("momentum", {}), found.versions, found.meta, found.shards
-        )
+        whole = held["theta"], held.get("momentum", {})
+        history = {
+            "machines": [part.meta.get("machine", {}) for part in shards],
+            "lineages": [part.meta.get("lineage", "") for part in shards],
+        }
+        return Cut(found.step, *whole, found.versions, found.meta | history, found.shards)
 
     def newest(
         self, *, momentum: bool = True, own: Regions | None = None
