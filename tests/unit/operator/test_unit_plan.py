@@ -327,11 +327,26 @@ def test_a_hang_is_judged_by_a_later_answer_and_the_first_step_has_the_time_of_a
 
 def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_first() -> None:
     pods = [pod(n, node=f"gke-h{n:04}", pool=f"gke-p{n // 36:02}") for n in range(2304)]
-    cause, _ = deadlines.overdue(unit(syncer=syncer(suspect="8 refused")), pods)
-    assert cause is not None
+    (cause,) = deadlines.suspicion(unit(syncer=syncer(suspect="8 refused")), pods)
     assert cause.message.startswith("8 refused; it ran on 2,304 hosts (36 in node pool ")
     assert cause.message.count("36 in node pool gke-p") == 64 and cause.message.count("gke-h") > 100
     assert len(cause.message) == deadlines.SUSPECT_ROOM
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"pods": (pod(0), pod(1, exit_code=1, ended_incarnation=3, exit_message="LossNotFinite: inner step 7"))},
+        {"pods": (pod(0), pod(1, phase="Failed", disruption="PreemptionByScheduler", finished_at=NOW - 9))},
+        {"annotations": {deadlines.HEAL: "3"}},
+    ],
+)
+def test_a_suspect_unit_leaves_its_hosts_whatever_else_is_seen_in_the_same_pass(seen: dict[str, Any]) -> None:
+    nodes = {name: NodeView(name=name, pool="p") for name in ("n-0", "n-1")}
+    plan = plan_unit(unit(syncer=syncer(suspect="8 refused"), nodes=nodes, **seen))
+    last = plan.status.restarts[-1]
+    assert (plan.status.placement, last.reason, last.avoid) == (4, "Suspect", ("p",))
+    assert told(plan, "Suspect") == ("True", "Suspect")
 
 
 def test_a_unit_is_suspect_until_another_incarnation_is_merged_whatever_fails_before() -> None:

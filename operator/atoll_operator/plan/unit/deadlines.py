@@ -43,15 +43,20 @@ def follow(
     return known
 
 
+def suspicion(unit: UnitObserved, pods: Pods) -> tuple[Cause, ...]:
+    """The cause if the syncer does not trust the unit's results."""
+    report = unit.current_report
+    if report is None or not report.suspect:
+        return ()
+    message = f"{report.suspect}; it ran on {_hosts(unit, pods)}"
+    return (Cause(failure.SUSPECT, clip(message, SUSPECT_ROOM), ""),)
+
+
 def overdue(unit: UnitObserved, pods: Pods) -> Finding:
     """Whether a deadline has passed: for the restart, for the connection to the syncer, or for a step. The pods are
     those of the mesh in order of hosts; some may be missing."""
     if unit.is_asked(HEAL):
         return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
-    report = unit.current_report
-    if report is not None and report.suspect:
-        message = f"{report.suspect}; it ran on {_hosts(unit, pods)}"
-        return Cause(failure.SUSPECT, clip(message, SUSPECT_ROOM), ""), None
     if not pods:
         return NOTHING
     if unit.met:

@@ -153,12 +153,13 @@ def _of_host(pod: PodView, reason: str) -> str:
 
 def most_specific(causes: Iterable[Cause]) -> Cause | None:
     """The most specific cause; of several, that of the pod that ended first, because its peers fail as a consequence. A
-    pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself."""
+    pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself. A suspicion
+    comes first, because it tells of the hosts, and a process that fails on them may be its consequence."""
     return min(causes, key=_specificity, default=None)
 
 
-def _specificity(cause: Cause) -> tuple[bool, bool, float, str]:
+def _specificity(cause: Cause) -> tuple[bool, bool, bool, float, str]:
     stopped = cause.exit_code == SIGNALLED + signal.SIGTERM
     vague = cause.reason == POD_DELETED or (cause.reason == APP_ERROR and stopped)
     silent = cause.time is None and cause.reason == NODE_LOST
-    return vague, silent, cause.time or 0.0, cause.pod
+    return cause.reason != SUSPECT, vague, silent, cause.time or 0.0, cause.pod

@@ -53,6 +53,8 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
     pods = [slot.pod for slot in slots if slot.pod is not None]
     move = None if unit.syncer.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
     causes = [slot.cause for slot in slots if slot.cause is not None]
+    if not unit.syncer.finishing:
+        causes += deadlines.suspicion(unit, pods)
     if causes and (noted := incarnation.noted(unit)) is not None:
         causes.append(noted)
     cause = failure.most_specific(causes)
