@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from run_scene import NOW, RunScene, condition, specs, unit_status
+from run_scene import NOW, RunScene, condition, pod, specs, unit_status
 
 from atoll_operator.plan.conditions import state, transition
 from atoll_operator.plan.limits import Room
+from atoll_operator.plan.run.workloads import syncer_digest
 
 
 def changed(units: int = 3, quorum: int = 2, **spec: Any) -> RunScene:
@@ -32,6 +33,21 @@ def test_learning_unit_is_not_taken_from_the_quorum() -> None:
     ):
         assert scene.plan().apply_units == ()
         assert message in scene.condition("Progressing")[2]
+
+
+def test_units_get_a_new_batch_when_all_shards_know_it() -> None:
+    """A shard that was told another batch refuses what they train, until they are suspect."""
+    pool = {"name": "a", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 3}
+    scene = RunScene([pool], syncer={"shards": 2}, quorum={"min": 2})
+    scene.step()
+    old, new = (syncer_digest(scene.change([pool | more]).run()) for more in ({}, {"batch": 4}))
+    scene.unit("r-a-1", unit_status(False))  # it has nothing to lose
+    for contracts, units in (((old, old), []), ((old, new), []), ((new, new), ["r-a-1"])):
+        shards = tuple(pod(f"r-syncer-{number}", each) for number, each in enumerate(contracts))
+        assert list(specs(scene.see(syncer_pods=shards).plan())) == units
+        assert ("wait until all shards know the new batch" in scene.condition("Progressing")[2]) is (not units)
+    scene.see(syncer_pods=(pod("r-syncer-0", "older"),)).change(image="new", pools=[pool])
+    assert list(specs(scene.plan())) == ["r-a-1"], "another change does not wait for them"
 
 
 def test_units_that_lost_the_syncer_are_not_all_changed_at_once() -> None:

@@ -9,12 +9,14 @@ from operator import attrgetter
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.limits import fitting
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.workloads import syncer_digest
 
 _PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
 PLACING = attrgetter(*_PLACING)
 """Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
 ROLLED = attrgetter("image", "batch", *_PLACING)
 """Fields that may change; the API server refuses changes of the others."""
+_BATCH = attrgetter("batch")
 KIND = attrgetter("accelerator", "topology", "machine_type", "slices")
 """Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 
@@ -34,7 +36,7 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
     most one is away at a time; units created by users count as others that learn. A unit with the new spec that has
     found no hosts for ten minutes does not block the others, unless the change says where pods may run, because then
     the change may be the cause. A unit that failed with the new spec does block them. The units' conditions are current
-    while the whole syncer serves, since `serving_since`."""
+    while the whole syncer serves, since `serving_since`. No unit gets a batch that a shard does not know yet."""
     units, quorum, serving_since = run.own_units, run.spec.quorum.min, run.syncer.serving_since
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
@@ -44,6 +46,10 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
     learning = {name for name, unit in (own | others).items() if unit.learning}
     there = wanted.keys() & units.keys()  # also one that is being deleted, and comes back
     total = len(there | fitting(run.room, wanted, run.units) | others.keys())
+    if any(_differs(own[name], wanted[name], _BATCH) for name in outdated):
+        known = {"", syncer_digest(run)}
+        if not known.issuperset(pod.contract for pod in run.syncer_pods):
+            return Rollout((), outdated, f"{len(outdated)} units wait until all shards know the new batch")
     if idle or not waiting:
         turn = f"{len(waiting)} of {total} units wait for their turn"
         return Rollout(idle, outdated, turn if waiting else "")
