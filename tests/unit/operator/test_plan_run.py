@@ -13,8 +13,9 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
-from atoll_operator.plan.run.workloads import syncer_digest
+from atoll_operator.plan.run.workloads import batches, syncer_digest
 from atoll_runtime.contract import ENV_SYNCER, LedgerReport, parse_run, parse_syncer
+from atoll_runtime.protocol.claims import impossible
 
 TERMINAL = pod("r-syncer-1", exit_code=64, message="LayoutMismatch: no")
 POOLS = [
@@ -56,23 +57,48 @@ def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -
 
 def test_the_syncer_is_told_the_guard_and_every_batch_that_a_unit_may_have() -> None:
     made = scene(outer={"guard": False})
-    old, guest = (TWO_HOSTS.model_copy(update={"pool": pool, "batch": 2}) for pool in ("a", "guests"))
-    made.unit("r-a-0", spec=old).unit("guest", spec=guest, owned=False, by_hand=True)
+    made.unit("r-a-0", spec=TWO_HOSTS.model_copy(update={"pool": "a", "batch": 2}))
     config, _, stateful_set, _ = made.plan().apply
     default, *_ = scene().plan().apply
     guards = [parse_run(each["data"]["run.json"]).outer.guard for each in (default, config)]
     told = values(stateful_set["spec"]["template"])[ENV_SYNCER]
     assert guards == [True, False]
-    assert parse_syncer(told).batches == {"guest": (2,), "r-a": (2, 4), "r-b": (8,)}
+    assert parse_syncer(told).batches == {"r-a": (2, 4), "r-b": (8,)}
 
 
-@pytest.mark.parametrize(("batch", "restarts"), [(4, False), (8, False), (9, True)])
-def test_a_unit_made_by_hand_restarts_the_syncer_if_its_batch_is_larger_than_those_of_all_pools(
-    batch: int, restarts: bool
+def with_guests(**batches: int) -> RunScene:
+    """The run with units of these names and batches that a user made."""
+    made = scene()
+    for name, batch in batches.items():
+        guest = TWO_HOSTS.model_copy(update={"pool": "guests", "batch": batch})
+        made.unit(name.replace("_", "-"), spec=guest, owned=False, by_hand=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restarts"),
+    [
+        ({}, {"guest": 4}, False),
+        ({}, {"guest": 8}, False),
+        ({}, {"guest": 9}, True),
+        ({"guest": 8}, {"guest": 4}, False),
+        ({"guest": 9}, {"guest": 9, "guest_2": 9}, False),
+        ({"guest": 9, "guest_2": 16}, {"guest": 12, "guest_2": 16}, False),
+        ({}, {"r_a_9": 4}, False),
+        ({"r_a_9": 4}, {"r_a_9": 8}, True),
+        ({"r_a_9": 8}, {"r_a_9": 2}, True),
+    ],
+)
+def test_the_syncer_restarts_if_a_unit_made_by_hand_has_a_batch_that_the_shards_would_refuse(
+    before: dict[str, int], after: dict[str, int], restarts: bool
 ) -> None:
-    guest = TWO_HOSTS.model_copy(update={"pool": "guests", "batch": batch})
-    made = scene().unit("guest", spec=guest, owned=False, by_hand=True)
-    assert (syncer_digest(made.run()) != syncer_digest(scene().run())) is restarts
+    """The pools' batches are 4 (pool a) and 8."""
+    runs = [with_guests(**units).run() for units in (before, after)]
+    first, second = (syncer_digest(run) for run in runs)
+    assert (first != second) is restarts
+    told, unit_names = batches(runs[restarts]), [name.replace("_", "-") for name in after]
+    for name, batch in zip(unit_names, after.values(), strict=True):
+        assert not impossible(2, 2 * batch, told, name, elapsed=1.0, fastest=0.0)
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:

@@ -57,14 +57,31 @@ def config_map(run: RunObserved) -> Object:
 
 
 def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
-    """For `SyncerContract`: the batches of the spec, and those of units that are not changed yet."""
-    wanted = {pool.name: pool.batch or run.spec.inner.batch for pool in run.spec.pools}
-    found = {f"{run.name}-{pool}": {batch} for pool, batch in wanted.items()}
-    for name, unit in run.own_units.items():
-        if unit.spec is not None:
-            owner = f"{run.name}-{unit.spec.pool}" if unit.owned else name
-            found.setdefault(owner, set()).add(unit.spec.batch)
-    return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
+    """For `SyncerContract`: the batches of the spec, of units that are not changed yet, and those `_by_hand`."""
+    found = {f"{run.name}-{pool}": {batch} for pool, batch in _of_pools(run).items()}
+    for unit in run.own_units.values():
+        if unit.spec is not None and not unit.by_hand:
+            found.setdefault(f"{run.name}-{unit.spec.pool}", set()).add(unit.spec.batch)
+    by_hand = {name: (batch,) for name, batch in _by_hand(run).items()}
+    return {name: tuple(sorted(each)) for name, each in sorted(found.items())} | by_hand
+
+
+def _of_pools(run: RunObserved) -> dict[str, int]:
+    return {pool.name: pool.batch or run.spec.inner.batch for pool in run.spec.pools}
+
+
+def _by_hand(run: RunObserved) -> dict[str, int]:
+    """What the syncer would refuse of units made by hand if it knew the pools' batches alone: the batch of a unit that
+    has a name like those of a pool and another batch; and as `*`, which is no unit's name, the largest batch of all, if
+    it is larger than those of the pools. So most of them come, change and go without a restart."""
+    pools = {f"{run.name}-{pool}": batch for pool, batch in _of_pools(run).items()}
+    own = {name: unit.spec.batch for name, unit in run.own_units.items() if unit.by_hand and unit.spec}
+    found, largest = dict[str, int](), max(own.values(), default=0)
+    for name, batch in own.items():
+        pool, _, number = name.rpartition("-")
+        if number.isdigit() and pools.get(pool, batch) != batch:
+            found[name] = batch
+    return found | ({"*": largest} if largest > max(pools.values()) else {})
 
 
 def syncer_objects(run: RunObserved, replicas: int) -> tuple[Object, ...]:
@@ -112,12 +129,9 @@ def syncer_digest(run: RunObserved) -> str:
     pod = said(own, "resources", "shards", "storage", "storage_class_name")
     read = said(spec.quorum), said(spec.target), said(spec.checkpoint)
     # Nothing if no pool sets a batch, because then it does not change.
-    pools = {pool.name: pool.batch or spec.inner.batch for pool in spec.pools}
-    told: list[Object] = [pools] if any(pool.batch for pool in spec.pools) else []
-    # For a unit that is not in its contract, the syncer takes the largest batch that it knows.
-    by_hand = [unit.spec.batch for unit in run.own_units.values() if unit.by_hand and unit.spec is not None]
-    if (largest := max(by_hand, default=0)) > max(pools.values()):
-        told.append({"byHand": largest})
+    told: list[Object] = [_of_pools(run)] if any(pool.batch for pool in spec.pools) else []
+    if by_hand := _by_hand(run):
+        told.append({"byHand": by_hand})
     return digest(run.settings, pod, said(own.resources), *read, *told)
 
 
