@@ -45,7 +45,9 @@ def test_units_get_a_new_batch_when_all_shards_know_it() -> None:
     for contracts, units in (((old, old), []), ((old, new), []), ((new, new), ["r-a-1"])):
         shards = tuple(pod(f"r-syncer-{number}", each) for number, each in enumerate(contracts))
         assert list(specs(scene.see(syncer_pods=shards).plan())) == units
-        assert ("wait until all shards know the new batch" in scene.condition("Progressing")[2]) is (not units)
+        assert ("wait until all shards know the new batch" in scene.condition("Progressing")[2]) is (
+            not units
+        )
     scene.see(syncer_pods=(pod("r-syncer-0", "older"),)).change(image="new", pools=[pool])
     assert list(specs(scene.plan())) == ["r-a-1"], "another change does not wait for them"
 

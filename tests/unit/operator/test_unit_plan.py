@@ -336,7 +336,12 @@ def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_first() -> No
 @pytest.mark.parametrize(
     "seen",
     [
-        {"pods": (pod(0), pod(1, exit_code=1, ended_incarnation=3, exit_message="LossNotFinite: inner step 7"))},
+        {
+            "pods": (
+                pod(0),
+                pod(1, exit_code=1, ended_incarnation=3, exit_message="LossNotFinite: inner step 7"),
+            )
+        },
         {"pods": (pod(0), pod(1, phase="Failed", disruption="PreemptionByScheduler", finished_at=NOW - 9))},
         {"annotations": {deadlines.HEAL: "3"}},
     ],
