@@ -23,6 +23,8 @@ BACK_OFF_SECONDS = 0.15
 RETRY_AFTER_SECONDS = 10.0
 """Longest wait between two tries, whatever the API server asks for."""
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
+CREATE_TIME_OUT = aiohttp.ClientTimeout(total=40, sock_connect=5)
+"""The API server waits for a webhook that hangs for up to 30 s, and only then says so. It ends a create after 34 s."""
 PAGE = 100
 """Objects in a page of a list. Each may have hundreds of KiB, and a page is held as a whole."""
 JSON = "application/json"
@@ -47,9 +49,9 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-    `count_error` gets the status code of each error, or `unreachable`. `time_out` is for one try, and also bounds the
-    wait between two tries. `may_write` is asked before each try of a write, so that a process that was paused does not
-    write late."""
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is for one try, except of a
+    create, and also bounds the wait between two tries. `may_write` is asked before each try of a write, so that a
+    process that was paused does not write late."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class ApiClient:
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self.credentials.context)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=self._time_out)
+        self._session = aiohttp.ClientSession(connector=connector)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -175,6 +177,8 @@ class ApiClient:
         data, problem, asked = None if body is None else msgspec.json.encode(body), "", 0.0
         # Compressing costs the API server more than the network saves.
         headers = {"Content-Type": content_type, "Accept": accept, "Accept-Encoding": "identity"}
+        limit = CREATE_TIME_OUT if method == "POST" else self._time_out
+        url = self.credentials.server + path
         self.under_way += 1
         try:
             for attempt in range(TRIES):
@@ -186,7 +190,7 @@ class ApiClient:
                         if method != "GET" and not self._may_write():
                             raise NotLeading(f"{method} {path}: another operator may lead by now")
                         async with self._session.request(
-                            method, self.credentials.server + path, params=parameters, data=data, headers=now
+                            method, url, params=parameters, data=data, headers=now, timeout=limit
                         ) as response:
                             after = response.headers.get("Retry-After", "")  # a date is ignored
                             asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
