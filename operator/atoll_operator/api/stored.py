@@ -26,10 +26,11 @@ def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
             found = error.errors(include_input=False)
             if any(each["type"] in ("missing", UNREADABLE) for each in found):
                 raise
-            document = copy.deepcopy(document)
             path = max((_path(each["loc"], document) for each in found), key=len)
-            holder: Any = document
-            for step in path[:-1]:
+            holder: Any = copy.copy(document)
+            document = holder
+            for step in path[:-1]:  # what is beside the path may be large, and is shared
+                holder[step] = copy.copy(holder[step])
                 holder = holder[step]
             if not isinstance(holder, dict) or not path:
                 raise

@@ -30,7 +30,8 @@ from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.unit import Pace, Stop, UnitPlan
 from atoll_operator.polling import EvaluatorPoller, SyncerPoller
-from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
+from atoll_operator.reconcilers.body import Body
+from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, SOON_SECONDS, report_wakeups
 from atoll_operator.settings import Settings
 

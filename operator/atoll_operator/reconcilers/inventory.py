@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from types import MappingProxyType
+from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
-
-import msgspec
-from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
-from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec, LearnerUnitStatus
-from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.stored import M, known
-from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.kube.cache import Cache, Entry, Key, controller_uid, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
-from atoll_operator.plan.conditions import document
 from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.plan.run.observed import UnitFacts
-from atoll_runtime.contract import problems
+from atoll_operator.reconcilers.body import Body, Templates
 
 KINDS = ("TrainingRun", "LearnerUnit")
 """Kinds that are reconciled."""
@@ -52,70 +41,6 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
-class Body(dict[str, Any]):
-    """The body of a run or a unit. Its model may raise Unreadable."""
-
-    unknown: Mapping[str, Any] = MappingProxyType({})
-    """Its fields and values that this version does not know, by path."""
-
-    @cached_property
-    def unit(self) -> LearnerUnit:
-        return self._read(LearnerUnit)
-
-    @cached_property
-    def controller(self) -> str:
-        return controller_uid(self)
-
-    @cached_property
-    def facts(self) -> UnitFacts:
-        """The unit as the run sees it that controls it, or any run if a user made it."""
-        try:
-            unit = self.unit
-        except Unreadable:
-            status, spec = self.status_of(LearnerUnitStatus), None
-        else:
-            status, spec = unit.status, unit.spec
-        metadata = self["metadata"]
-        stays = "deletionTimestamp" not in metadata
-        return UnitFacts(
-            name=metadata["name"],
-            run=self["spec"]["run"],
-            status=status,
-            spec=spec,
-            uid=metadata["uid"],
-            owned=bool(self.controller) and stays,
-            by_hand=not self.controller and stays,
-            generation=metadata["generation"],
-        )
-
-    @cached_property
-    def run(self) -> TrainingRun:
-        return self._read(TrainingRun)
-
-    @cached_property
-    def for_units(self) -> TrainingRun:
-        """The run. If it is unreadable, only the parts of it that its units need."""
-        with suppress(Unreadable):
-            return self.run
-        spec = TrainingRunSpec.model_construct(**dict(self._known(OptionalSpec, self["spec"])[0]))
-        return TrainingRun.model_construct(spec=spec, status=self.status_of(TrainingRunStatus))
-
-    def status_of(self, model: type[M]) -> M:
-        return self._known(model, self.get("status", {}))[0]
-
-    def _read(self, model: type[M]) -> M:
-        parts = {"spec": self["spec"], "status": self.get("status", {})}
-        found, self.unknown = self._known(model, parts)
-        return found
-
-    @staticmethod
-    def _known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
-        try:
-            return known(model, document)
-        except ValidationError as error:
-            raise Unreadable(problems(error)) from error
-
-
 class Inventory(Cache):
     """Keeps bodies of runs and units, views of pods and nodes, and only the versions of other objects."""
 
@@ -131,8 +56,7 @@ class Inventory(Cache):
                 NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
             },
         )
-        self._templates: WeakValueDictionary[bytes, PodTemplate] = WeakValueDictionary()
-        """By the digests of what was read as each. All units of a run have one, and it may have hundreds of KiB."""
+        self._templates = Templates()
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
         self._rooms: dict[str, Mapping[Claim, Room]] = {}
@@ -140,23 +64,11 @@ class Inventory(Cache):
     def _body(self, kind: str, body: Object, _: Any) -> Body:
         kept = Body(without_managed_fields(body))
         if template := body["spec"].get("podTemplate"):
-            kept["spec"] = body["spec"] | {"podTemplate": self._pod_template(template)}
+            kept.template = self._templates.read(template)
+            kept["spec"] = body["spec"] | {"podTemplate": kept.template.content}
         with suppress(Unreadable):  # made now, because a pass over a run uses those of all its units
             _ = kept.facts if kind == "LearnerUnit" else kept.run
         return kept
-
-    def _pod_template(self, content: Object) -> PodTemplate | Object:
-        """The same object for equal templates, so that a run is compared with thousands of units by identity. The
-        content itself if it has what this version does not know or cannot read, which each body reports."""
-        digest = _digest(content)
-        if (found := self._templates.get(digest)) is None:
-            try:
-                model = PodTemplate.model_validate(content)
-            except ValidationError:
-                return content
-            # A run's may leave out what a unit's says.
-            found = self._templates[digest] = self._templates.setdefault(_digest(document(model)), model)
-        return found
 
     async def replace_pods(self, unit: Key, pages: AsyncIterable[tuple[list[Object], int]]) -> None:
         """Takes a fresh list of a unit's pods page by page, because all bodies of 2,304 take 100 MiB, and deletes the
@@ -242,7 +154,3 @@ class Inventory(Cache):
     def sees_nodes(self) -> bool:
         """Whether any node was seen. Without the right to watch nodes, none is."""
         return bool(self._deleted_nodes) or self.has("Node")
-
-
-def _digest(content: Object) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()

@@ -27,8 +27,8 @@ from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
+from atoll_operator.reconcilers.body import Body
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
-from atoll_operator.reconcilers.inventory import Body
 
 
 class RunReconciler(Reconciler):

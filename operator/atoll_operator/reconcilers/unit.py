@@ -26,8 +26,8 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
+from atoll_operator.reconcilers.body import Body
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Controller, Memory, Reconciler, refusal_of
-from atoll_operator.reconcilers.inventory import Body
 from atoll_operator.reconcilers.wakeups import CONDITIONS, SOON_SECONDS
 
 

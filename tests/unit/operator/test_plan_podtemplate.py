@@ -16,6 +16,7 @@ from atoll_operator.api.group import TPU, Object
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.kube.cache import Key
 from atoll_operator.plan.pods.topology import GENERATIONS
+from atoll_operator.reconcilers.body import Body
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, TERMINATION_LOG, parse_unit
 
@@ -35,25 +36,41 @@ TEMPLATE: Object = {
         {"name": "scratch", "mountPath": "/dev/shm", "readOnly": False},
     ],
 }
+MOUNTS = TEMPLATE["volumeMounts"]
 
 
 def mounts(pod: Object) -> list[Object]:
     return list(pod["spec"]["containers"][0]["volumeMounts"])
 
 
+def stored(name: str, template: Object, inventory: Inventory, **more: Any) -> Body:
+    """A unit with this template, and with `more` in its spec, as the inventory holds it."""
+    metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "generation": 1}
+    spec = learner_unit().spec.model_dump(mode="json", by_alias=True, exclude_none=True) | more
+    spec["podTemplate"] = copy.deepcopy(template)
+    inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec})
+    body = inventory.body(Key("LearnerUnit", "ns", name))
+    assert body is not None
+    return body
+
+
 def test_units_with_equal_templates_have_it_in_memory_once() -> None:
-    inventory, read = Inventory(), []
+    inventory = Inventory()
     whole = PodTemplate.model_validate(TEMPLATE).model_dump(mode="json", by_alias=True)
-    templates = {"a": TEMPLATE, "b": dict(reversed(TEMPLATE.items())), "c": whole}
-    for name, template in copy.deepcopy(templates).items():
-        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "generation": 1}
-        spec = learner_unit().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec | {"podTemplate": template}})
-        body = inventory.body(Key("LearnerUnit", "ns", name))
-        assert body is not None
-        read.append(body.unit.spec.pod_template)
-    assert read[0] is read[1] is read[2], "also where one leaves out what is the default"
+    newer = {**TEMPLATE, "hostAliases": ["x"], "volumeMounts": [mount | {"new": 1} for mount in MOUNTS]}
+    templates = {"a": TEMPLATE, "b": dict(reversed(TEMPLATE.items())), "c": whole, "d": newer, "e": newer}
+    bodies = [stored(name, template, inventory) for name, template in templates.items()]
+    read = [body.unit.spec.pod_template for body in bodies]
+    assert all(each is read[0] for each in read), "also where one leaves out what is the default"
     assert read[0] == PodTemplate.model_validate(TEMPLATE)
+    unknown: dict[str, Any] = {f"spec.podTemplate.volumeMounts.{number}.new": 1 for number in (0, 1)}
+    unknown["spec.podTemplate.hostAliases"] = ["x"]
+    skewed = stored("f", newer, inventory, spare=1)
+    assert skewed.unit.spec.pod_template is read[0], "also beside another field that is not known"
+    assert skewed.unknown == unknown | {"spec.spare": 1}
+    assert bodies[-1].unknown == unknown
+    unread = [stored(name, {"volumes": [{}]}, inventory)["spec"]["podTemplate"] for name in "gh"]
+    assert unread[0] is unread[1] == {"volumes": [{}]}
 
 
 @pytest.mark.parametrize("kind", ["learner", "syncer", "evaluator"])
