@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.sections import MAX_UNITS, Pool
-from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.pods.topology import slice_of
 
@@ -83,14 +83,18 @@ def rooms(claims: Iterable[Claim], limits: Limits) -> dict[Claim, Room]:
     return found
 
 
-def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:
-    """None if the run is over or suspended."""
-    spec, status = run.spec, run.status
-    begun = status.phase not in ("Pending", "Suspended")
-    if status.phase in ("Complete", "Failed") or (spec.suspend and not begun):
+def run_claim(
+    metadata: Mapping[str, Any], spec: TrainingRunSpec | None, status: TrainingRunStatus
+) -> Claim | None:
+    """None if the run is over or suspended. One whose spec cannot be read, None, keeps what it has. One that has hosts
+    has begun also if this version does not know its phase, which then reads as `Pending`."""
+    begun = status.phase != "Suspended" and (status.phase != "Pending" or status.hosts is not None)
+    if status.phase in ("Complete", "Failed") or (not begun and (spec is None or spec.suspend)):
         return None
-    count = sizes(spec)
-    wants = sum(count[pool.name] * _hosts(pool, pool.slices_per_unit) for pool in spec.pools)
+    wants = status.hosts or 0
+    if spec is not None:
+        count = sizes(spec)
+        wants = sum(count[pool.name] * _hosts(pool, pool.slices_per_unit) for pool in spec.pools)
     has = None if not begun else wants if status.hosts is None else status.hosts
     return Claim(metadata["creationTimestamp"], "TrainingRun", metadata["name"], has, wants)
 

@@ -22,6 +22,7 @@ from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRu
 from atoll_operator.kube.cache import controller_uid
 from atoll_operator.kube.errors import Unreadable
 from atoll_operator.plan.conditions import document
+from atoll_operator.plan.limits import Claim, run_claim
 from atoll_operator.plan.run.observed import UnitFacts
 from atoll_runtime.contract import problems
 
@@ -106,6 +107,15 @@ class Body(dict[str, Any]):
             return self.run
         spec = TrainingRunSpec.model_construct(**dict(self._known(OptionalSpec, self["spec"])[0]))
         return TrainingRun.model_construct(spec=spec, status=self.status_of(TrainingRunStatus))
+
+    @property
+    def claim(self) -> Claim | None:
+        """What a run has and wants in its namespace."""
+        with suppress(Unreadable):
+            return run_claim(self["metadata"], self.run.spec, self.run.status)
+        with suppress(Unreadable):
+            return run_claim(self["metadata"], None, self.status_of(TrainingRunStatus))
+        return None
 
     def status_of(self, model: type[M]) -> M:
         return self._known(model, self.get("status", {}))[0]

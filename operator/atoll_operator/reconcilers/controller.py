@@ -178,7 +178,8 @@ class Reconciler:
         limits = self._settings.limits.of(key.namespace)
         if claim is None or claim.has == claim.wants or limits == Limits():
             return Room(claim and claim.wants)
-        return self._inventory.rooms(key.namespace, limits).get(claim, Room(claim.wants))
+        none = Room(None, "its run has not begun")
+        return self._inventory.rooms(key.namespace, limits).get(claim, none)
 
     async def _remove_pod(self, namespace: str, removal: Removal) -> None:
         """Deletes the pod with this uid, never another of its name, and updates the inventory at once. Without a grace

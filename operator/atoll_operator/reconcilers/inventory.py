@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,9 +12,9 @@ from typing import Any
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.kube.cache import Cache, Entry, Key, controller_uid, key_of, without_managed_fields
+from atoll_operator.kube.cache import Cache, Entry, Key, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
-from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, unit_claim
+from atoll_operator.plan.limits import Claim, Limits, Room, rooms, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
@@ -114,17 +114,16 @@ class Inventory(Cache):
 
     def _claims(self, namespace: str) -> list[Claim]:
         """Claims of the runs of a namespace, and of the units made by hand for runs that have begun."""
-        claims, begun = list[Claim](), set[str]()
-        for key in (*self.keys("TrainingRun", namespace), *self.keys("LearnerUnit", namespace)):
-            if (body := self.live(key)) is None or (key.kind == "LearnerUnit" and controller_uid(body)):
-                continue
-            with suppress(Unreadable):
-                if key.kind == "LearnerUnit":
-                    claims += [unit_claim(body["metadata"], body.unit)] if body.unit.spec.run in begun else []
-                elif (claim := run_claim(body["metadata"], body.run)) is not None:
-                    claims.append(claim)
-                    begun |= {key.name} if claim.has is not None else set()
+        claims = [claim for body in self._live("TrainingRun", namespace) if (claim := body.claim)]
+        begun = {claim.name for claim in claims if claim.has is not None}
+        for body in self._live("LearnerUnit", namespace):
+            if not body.controller and body["spec"]["run"] in begun:
+                with suppress(Unreadable):
+                    claims.append(unit_claim(body["metadata"], body.unit))
         return claims
+
+    def _live(self, kind: str, namespace: str) -> Iterator[Body]:
+        return (body for key in self.keys(kind, namespace) if (body := self.live(key)) is not None)
 
     def pods_of(self, unit: Key, uid: str, owned: bool = True) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns, or the others of its name."""

@@ -21,7 +21,6 @@ from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry, Unrea
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
-from atoll_operator.plan.limits import run_claim
 from atoll_operator.plan.pods.names import config_map, evaluator, syncer, tls_secret
 from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
@@ -113,7 +112,7 @@ class RunReconciler(Reconciler):
             syncer=self._syncers.state(key, uid).dated(time.time() - time.monotonic()),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
-            room=self._room(key, run_claim(metadata, body.run)),
+            room=self._room(key, body.claim),
         )
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:

@@ -58,10 +58,10 @@ def uids(world: World) -> dict[str, list[str]]:
     return {name: world.uids(name) for name in (UNIT, WITNESS)}
 
 
-def make_by_hand(world: World, name: str) -> None:
+def make_by_hand(world: World, name: str, run: str = "r") -> None:
     """A user makes another unit of the run."""
     made = world.server.get("LearnerUnit", UNIT)
-    metadata, spec = {"name": name, "namespace": "ns"}, {**made["spec"], "stream": 7}
+    metadata, spec = {"name": name, "namespace": "ns"}, {**made["spec"], "run": run, "stream": 7}
     world.server.create({**made, "metadata": metadata, "spec": spec, "status": {}})
 
 
@@ -491,18 +491,20 @@ async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(worl
     assert uids(world) == before
 
 
+def waits(world: World) -> bool:
+    """The run s waits for room."""
+    message = str(world.server.get("TrainingRun", "s").get("status", {}).get("message", ""))
+    return message.startswith("runs: 1 of at most 1 have begun") and not world.pods("s-p-0")
+
+
 @scene
 async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) -> None:
-    def waits() -> bool:
-        message = str(world.server.get("TrainingRun", "s").get("status", {}).get("message", ""))
-        return message.startswith("runs: 1 of at most 1 have begun") and not world.pods("s-p-0")
-
     before = uids(world)
     world.operate(limits={"runs": 1})
     world.server.create({**RUN, "metadata": {"name": "s", "namespace": "ns"}})
-    await world.until("the newer one waits", waits)
+    await world.until("the newer one waits", lambda: waits(world))
     await asyncio.sleep(60)
-    assert waits() and uids(world) == before
+    assert waits(world) and uids(world) == before
     world.change_run(suspend=True)
     await world.until("it begins", lambda: world.pods("s-p-0"))
     newer = world.uids("s-p-0")
@@ -532,6 +534,29 @@ async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
     await world.until_condition("by-hand", "Scheduled", "False", "NamespaceLimit")
     world.resize(-1)
     await world.until("it has pods", lambda: len(world.pods("by-hand")) == 2)
+
+
+@scene
+async def run_of_another_version_counts_in_the_limits_and_is_not_stopped(world: World) -> None:
+    await world.until("its hosts count", lambda: world.run().get("hosts") == 3)
+    before, [one, two] = uids(world), world.server.get("TrainingRun", "r")["spec"]["pools"]
+    world.change_run(pools=[one, {**two, "units": 1000}])
+    await world.until_condition("r", "Degraded", "True", "SpecInvalid")
+    world.operate(limits={"runs": 1, "hosts": 4})
+    make_by_hand(world, "by-hand")
+    world.server.create({**RUN, "metadata": {"name": "s", "namespace": "ns"}})
+    unread = {**RUN["spec"], "pools": [{**RUN["spec"]["pools"][0], "units": 1000}]}
+    world.server.create({**RUN, "metadata": {"name": "t", "namespace": "ns"}, "spec": unread})
+    await world.until("it is seen", lambda: world.server.get("TrainingRun", "t").get("status"))
+    make_by_hand(world, "of-the-unread", "t")
+    for name in ("by-hand", "of-the-unread"):
+        await world.until_condition(name, "Scheduled", "False", "NamespaceLimit")
+    await world.until("the newer one waits", lambda: waits(world))
+    world.change_run(pools=[one, two])
+    world.change("TrainingRun", "r", status={**world.run(), "phase": "Paused"})
+    world.operate(limits={"runs": 0, "hosts": 0})
+    await asyncio.sleep(60)
+    assert uids(world) == before and not world.pods("by-hand") and not world.pods("of-the-unread")
 
 
 @scene

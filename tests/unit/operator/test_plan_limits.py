@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_scene import RunScene
 
-from atoll_operator.api.trainingrun import TrainingRun
+from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.limits import Claim, Limits, NamespaceLimits, Room, rooms, run_claim
 
 FIVE = Limits(runs=2, hosts=5)
@@ -100,12 +100,15 @@ def test_a_run_claims_hosts_unless_it_is_over_or_suspended() -> None:
     metadata = {"name": "r", "creationTimestamp": "2026"}
     four = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "slicesPerUnit": 2, "units": 3}
 
-    def found(phase: str, *, suspend: bool = False, **status: Any) -> tuple[int | None, int] | None:
-        scene = RunScene([four], suspend=suspend)
-        one = run_claim(metadata, TrainingRun(spec=scene.spec, status={"phase": phase, **status}))
+    def found(phase: str, *, readable: bool = True, suspend: bool = False, **status: Any) -> Any:
+        scene, told = RunScene([four], suspend=suspend), TrainingRunStatus(phase=phase, **status)
+        one = run_claim(metadata, scene.spec if readable else None, told)
         return one and (one.has, one.wants)
 
     assert (found("Pending"), found("Running"), found("Running", hosts=8)) == ((None, 24), (24, 24), (8, 24))
     assert found("Suspended") == (None, 24), "it goes on when there is room"
     assert found("Suspending", suspend=True) == (24, 24)
     assert [found("Suspended", suspend=True), found("Complete"), found("Failed")] == [None] * 3
+    assert found("Pending", hosts=8) == (8, 24), "its phase is one that this version does not know"
+    assert found("Running", hosts=8, readable=False) == (8, 8)
+    assert [found(phase, readable=False) for phase in ("Pending", "Suspended", "Failed")] == [None] * 3
