@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from operator import attrgetter
 
 from atoll_operator.api.common import Cost, CostStatus, LedgerStatus
 from atoll_runtime.contract import MOST_REASONS, OTHER, LedgerReport, UnitReport
+
+_NAMES = tuple(Cost.model_fields)
+_FIGURES = attrgetter(*_NAMES)
 
 
 def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
@@ -34,9 +39,11 @@ def _status(parts: Mapping[str, Cost]) -> CostStatus:
     return CostStatus(**_each(sum, *kept.values()).model_dump(), by_reason=kept)
 
 
-def _each(rule: Callable[[list[float]], float], *costs: Cost) -> Cost:
-    fields = {name: [getattr(cost, name) for cost in costs] for name in Cost.model_fields}
-    return Cost.model_validate({name: round(rule(values), 2) for name, values in fields.items()})
+def _each(rule: Callable[[Iterable[float]], float], *costs: Cost) -> Cost:
+    values = zip(*map(_FIGURES, costs), strict=True) if costs else repeat(())
+    return Cost.model_validate(
+        {name: round(rule(each), 2) for name, each in zip(_NAMES, values, strict=False)}
+    )
 
 
 def shown_ledger(report: LedgerReport, fragments: int, unit: UnitReport | None = None) -> LedgerStatus:

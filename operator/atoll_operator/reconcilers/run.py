@@ -28,6 +28,7 @@ from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.body import Body
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
+from atoll_operator.reconcilers.inventory import PARENT
 
 
 class RunReconciler(Reconciler):
@@ -93,8 +94,9 @@ class RunReconciler(Reconciler):
         uid = metadata["uid"]
         syncer_pods = inventory.set_pods(key, uid, syncer(key.name))
         evaluator_pods = inventory.set_pods(key, uid, evaluator(key.name))
-        names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
-        units = (inventory.body(Key("LearnerUnit", key.namespace, name)) for name in names)
+        units = {unit.key.name: unit.value for unit in inventory.by(PARENT, key, "LearnerUnit")}
+        others = places(key.name, spec).keys() - units.keys()
+        units |= {name: inventory.body(Key("LearnerUnit", key.namespace, name)) for name in others}
         return RunObserved(
             name=key.name,
             namespace=key.namespace,
@@ -105,7 +107,7 @@ class RunReconciler(Reconciler):
             unknown=body.unknown,
             configured=inventory.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
             settings=self._pod_settings(key.name, spec, status.runtime),
-            units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
+            units={name: _unit_facts(unit, uid) for name, unit in units.items() if unit},
             annotations=metadata.get("annotations", {}),
             syncer_pods=syncer_pods,
             nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),

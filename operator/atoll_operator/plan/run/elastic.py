@@ -6,6 +6,8 @@ epoch a finer division repeats. While a unit is away, its stream is not read."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 
 from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import API_VERSION, SPOT, UNIT_KIND, Object
@@ -28,13 +30,16 @@ Place = tuple[str, int]
 """Pool and index of a unit."""
 
 
-def places(run: str, spec: TrainingRunSpec) -> dict[str, Place]:
+def places(run: str, spec: TrainingRunSpec) -> Mapping[str, Place]:
     """Wanted units by name. They are sorted by pool name, so that reordering the pools does not change streams."""
-    return {
-        unit_name(run, pool, index): (pool, index)
-        for pool, units in sorted(sizes(spec).items())
-        for index in range(units)
-    }
+    return _places(run, tuple(sorted(sizes(spec).items())))
+
+
+@lru_cache(maxsize=16)
+def _places(run: str, sizes: tuple[tuple[str, int], ...]) -> Mapping[str, Place]:
+    return MappingProxyType(
+        {unit_name(run, pool, index): (pool, index) for pool, units in sizes for index in range(units)}
+    )
 
 
 def certified_units(run: RunObserved) -> dict[str, str]:
@@ -118,10 +123,13 @@ def deal(
     created by users, which are not dealt again."""
     first = min((streams for _, streams in known.values()), default=max(len(wanted), 1))
     base = first if old is None else old.base
-    dealt = {place: stream for place, (stream, _) in known.items()} | table(old)
+    before = table(old)
+    dealt = {place: stream for place, (stream, _) in known.items()} | before
     if len(dealt.keys() | set(wanted)) > MAX_STREAM + 1:  # twice what a run may have at once
         pools = {pool for pool, _ in wanted}
         dealt = {place: stream for place, stream in dealt.items() if place in known or place[0] in pools}
+    if old is not None and dealt == before and dealt.keys() >= set(wanted):
+        return old
     taken = {*dealt.values(), *others}
     free = (stream for stream in range(MAX_STREAM + 1) if stream not in taken)
     for place in wanted:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import CheckpointStatus, TrainingRunStatus
 from atoll_operator.plan import cost
-from atoll_operator.plan.conditions import clip, parse_time
-from atoll_operator.plan.run.observed import RunObserved
+from atoll_operator.plan.conditions import clip
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 
@@ -18,9 +18,8 @@ def unit_figures(units: Sequence[LearnerUnitStatus]) -> dict[str, object]:
     return {"restarts": sum(unit.restart_count for unit in units), "lost": cost.total(lost) if lost else None}
 
 
-def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
-    heals = [(parse_time(heal.started_at), heal.seconds) for unit in units if (heal := unit.last_heal)]
-    return max(heals)[1] if heals else None
+def last_heal_seconds(units: Iterable[UnitFacts]) -> float | None:
+    return max(filter(None, (unit.healed for unit in units)), default=(0.0, None))[1]
 
 
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:

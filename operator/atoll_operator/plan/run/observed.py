@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from atoll_operator.api.common import Condition
@@ -20,6 +21,13 @@ from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.waiting import HOLDS, QUEUED
 from atoll_runtime.contract import EvaluatorStatus
 
+_PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
+PLACING = attrgetter(*_PLACING)
+"""Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
+ROLLED = attrgetter("image", "batch", *_PLACING)
+"""Fields that may change; the API server refuses changes of the others."""
+KIND = attrgetter("accelerator", "topology", "machine_type", "slices")
+"""Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 PLACED_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
 """Phases of a unit that has pods, or is about to."""
 PATIENCE_SECONDS = 600.0
@@ -46,10 +54,28 @@ class UnitFacts:
     """Created by this run or by a user, also while it is being deleted; otherwise it belongs to an earlier run."""
 
     @cached_property
+    def rolled(self) -> object:
+        return None if self.spec is None else ROLLED(self.spec)
+
+    @cached_property
+    def kind(self) -> object:
+        return None if self.spec is None else KIND(self.spec)
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether it learns, maybe with an earlier spec."""
+        return is_true(self.status.conditions, "Learning")
+
+    @cached_property
     def learning(self) -> bool:
         """Whether it learns, with its present spec."""
-        current = self.status.observed_generation == self.generation
-        return current and is_true(self.status.conditions, "Learning")
+        return self.learns and self.status.observed_generation == self.generation
+
+    @cached_property
+    def healed(self) -> tuple[float, float] | None:
+        """When its last heal began, in Unix seconds, and its seconds."""
+        heal = self.status.last_heal
+        return None if heal is None else (parse_time(heal.started_at), heal.seconds)
 
     @cached_property
     def hold(self) -> Condition | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
-from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true, skew_notices
+from atoll_operator.plan.conditions import Notice, earliest, format_time, skew_notices
 from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT, fitting
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
@@ -68,7 +68,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     facts = RunFacts(
         run=run,
         wanted=len(expected),
-        learning=sum(is_true(status.conditions, "Learning") for status in present.values()),
+        learning=sum(unit.learns for name, unit in units.items() if name in present),
         taken=tuple(name for name in wanted if name in run.units and name not in units),
         rollout=rollout,
         suspension=suspension,

@@ -8,17 +8,10 @@ from operator import attrgetter
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.limits import fitting
-from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import KIND, PLACING, ROLLED, RunObserved, UnitFacts
 from atoll_operator.plan.run.workloads import syncer_digest
 
-_PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
-PLACING = attrgetter(*_PLACING)
-"""Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
-ROLLED = attrgetter("image", "batch", *_PLACING)
-"""Fields that may change; the API server refuses changes of the others."""
 _BATCH = attrgetter("batch")
-KIND = attrgetter("accelerator", "topology", "machine_type", "slices")
-"""Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,9 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
     while the whole syncer serves, since `serving_since`. No unit gets a batch that a shard does not know yet."""
     units, quorum, serving_since = run.own_units, run.spec.quorum.min, run.syncer.serving_since
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
-    outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
+    rolled = {spec.pool: ROLLED(spec) for spec in {spec.pool: spec for spec in wanted.values()}.values()}
+    changed = (name for name, unit in own.items() if unit.rolled not in (None, rolled[wanted[name].pool]))
+    outdated = tuple(sorted(changed))
     idle = tuple(name for name in outdated if own[name].idle(serving_since, now))
     waiting = [name for name in outdated if name not in idle]
     others = {name: unit for name, unit in units.items() if unit.by_hand}
@@ -69,7 +64,7 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
 
 def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
     """Whether the unit has to be deleted and created again."""
-    return _differs(unit, wanted, KIND)
+    return unit.kind not in (None, KIND(wanted))
 
 
 def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Callable[[LearnerUnitSpec], object]) -> bool:

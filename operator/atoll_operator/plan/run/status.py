@@ -65,7 +65,7 @@ def _figures(facts: RunFacts) -> dict[str, object]:
         "units_updated": len(units) - len(facts.rollout.outdated),
         "units_summary": f"{ready}/{facts.wanted}",
         "selector": f"{LABEL_RUN}={run.name},{LABEL_COMPONENT}={LEARNER}",
-        "last_heal_seconds": last_heal_seconds([unit.status for unit in units]),
+        "last_heal_seconds": last_heal_seconds(units),
         "evaluation": facts.evaluation.status,
         "observed_generation": run.generation,
         **unit_figures([unit.status for unit in units if unit.ours]),
