@@ -61,7 +61,8 @@ def settled(observed: Observed, rules: Rules = FREE, first: Communication | None
         (2.4, "int8", "int8", 1.0),
         (2.0, "int4", "int4", 1.0),
         (0.9, "int4", "int4", 1.0),
-        (0.8, "int4", "int8", 2.1),
+        (0.8, "int4", "int4", 1.0),
+        (0.7, "int4", "int8", 2.41),
         (0.2, "int4", "int8", 8.42),
         (0.05, "int4", "int8", 33.67),
     ],
@@ -153,6 +154,19 @@ def test_between_the_two_thresholds_a_codec_is_kept(load: float, at: int) -> Non
     for kept in (mode, narrower):
         first = replace(Communication.begin(FREE), codec=kept.push, fetch=kept.fetch)
         assert settled(seen(rate), first=first).codec == kept.push
+
+
+@given(st.floats(1.01, 1.19))
+def test_changes_are_kept_where_an_interval_seems_short_and_chosen_again_where_they_fit(load: float) -> None:
+    """Whoever skips rounds fetches int8 and is in half of them."""
+    rate = ELEMENTS * 4.25 / INTERVAL / load
+    changes, whole = (
+        replace(Communication.begin(FREE), codec="int4", fetch=fetch, period=1.0)
+        for fetch in ("int4", "int8")
+    )
+    assert settled(seen(rate), first=changes).fetch == "int4"
+    assert settled(seen(rate), first=whole).fetch == "int8"
+    assert settled(seen(1.01 * rate * load), first=whole).fetch == "int4"
 
 
 @given(RATES, SPECS)

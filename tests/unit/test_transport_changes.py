@@ -46,8 +46,8 @@ class Shard:
         return head, filled(body, head.size), codec == "int4"
 
     def wire(self, span: tuple[int, int]) -> bytes:
-        """What a host that holds nothing gets."""
-        head, body, _ = self.serve(Holdings(self.state.codec, [span]), span)
+        """What a host that holds nothing and must have the shard's bits gets."""
+        head, body, _ = self.serve(Holdings(self.state.codec, [span], exact=True), span)
         assert head.base == WHOLE
         return bytes(body)
 
@@ -113,7 +113,7 @@ def test_who_holds_a_version_of_another_life_of_the_shard_gets_the_next_one_whol
 
 
 def test_a_body_that_does_not_fit_what_is_held_is_refused_and_leaves_it_as_it_was() -> None:
-    shard, host = Shard(300), Holdings("int4", [(0, 320)])
+    shard, host = Shard(300), Holdings("int4", [(0, 320)], exact=True)
     host.take(*shard.serve(host, (0, 320)))
     shard.merge()
     head, body, kept = shard.serve(host, (0, 320))
@@ -160,15 +160,29 @@ def test_who_joins_the_changes_later_or_misses_one_stays_as_near_as_int8_has_bro
 
 
 def test_a_host_that_missed_a_version_and_got_w_asks_for_int8_the_next_time() -> None:
-    """With bfloat16, a link that carries the changes alone would miss every next version too."""
+    """With bfloat16, a link that carries the changes alone would miss every next version too. Nobody has asked for int8
+    for long."""
     shard, host, came = Shard(320), Holdings("int4", [(0, 320)]), []
-    for merges in range(8):
+    for merges in range(ASKED_MERGES + 8):
         shard.merge()
-        if merges not in (2, 4, 6):
+        if merges - ASKED_MERGES not in (2, 4, 6):
             head, body, kept = shard.serve(host, (0, 320))
             host.take(head, body, kept)
             came.append(head.codec)
-    assert came == ["bf16", "int4", "bf16", "bf16", "int8"]
+    assert came[-5:] == ["int4", "int4", "bf16", "bf16", "int8"]
+
+
+def test_in_a_run_of_int4_whoever_begins_later_gets_int8() -> None:
+    """On a link that carries little more than changes, bfloat16 would take until the next versions are made."""
+    shard, spans = Shard(320), [(0, 320)]
+    came = []
+    for _ in range(3):
+        shard.merge()
+        host = Holdings("int4", spans)
+        head, body, kept = shard.serve(host, spans[0])
+        host.take(head, body, kept)
+        came.append(head.codec)
+    assert came == ["bf16", "int8", "int8"]
 
 
 def test_in_a_run_of_int4_who_skipped_versions_continues_from_one_in_int8_until_the_next_whole_one() -> None:

@@ -73,7 +73,7 @@ class Holding:
     """Changes applied since it came in int8, or `FRESH` if it is to come so next; None if it is W and needs not."""
 
 
-NOTHING = Holding(WHOLE, "", np.empty(0))
+NOTHING = Holding(WHOLE, "", np.empty(0), FRESH)
 
 
 class Holdings:
@@ -95,13 +95,9 @@ class Holdings:
 
     def wanted(self, p: int, codec: str) -> str:
         """The codec to ask for: int8, a whole version, instead of int4 `FRESH` changes after one in int8, after W came
-        because a version was missed, or if nothing is held. In a run of int4, a host that holds nothing asks for int4,
-        and so gets W, which all others hold."""
-        if codec != "int4" or self._exact:
-            return codec
-        held = self.of(p)
-        stale = self._codec != "int4" if held is NOTHING else (held.changes or 0) >= FRESH
-        return "int8" if stale else "int4"
+        because a version was missed, or if nothing is held."""
+        stale = codec == "int4" and not self._exact and (self.of(p).changes or 0) >= FRESH
+        return "int8" if stale else codec
 
     def take(self, head: FetchHead, body: memoryview, changes: bool) -> NDArray[Any]:
         """The part from a fetched body, in the dtype of the run's codec. It is not written to again.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
 from atoll_runtime.protocol.communication import BITS, GOAL, Communication, Rules, streams
+from atoll_runtime.protocol.linkshare import USED
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.simulate.fleet.rounds import MOST_LOAD, SLOWNESS, World, cut_off
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, clock_step
@@ -86,10 +87,10 @@ class Links:
     def need_gbps(self, bits: tuple[float, float]) -> float:
         """Returns the Gbit/s with which a contribution and a version of these bits of an element are transferred in
         every round: an interval has room for all transfers of a direction, and for two transfers of one fragment, see
-        `_apart`."""
+        `_apart`. Changes in int4 need time to catch up too, because a missed one is replaced by a wider version."""
         interval = self.outer.interval * self.clock_seconds
         chain, left = self.params * sum(bits) / self.outer.fragments, interval - self._apart
-        whole = self.params * max(bits) / interval
+        whole = self.params * max(bits) / interval / (USED if bits[1] == BITS["int4"] else 1.0)
         return max(whole, chain / left if left > 0 else 0.0) / GIGA
 
     def fitting_interval(self, gbps: float, used: Communication) -> int:
