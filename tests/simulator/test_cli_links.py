@@ -73,6 +73,20 @@ def test_few_fragments_need_a_link_that_carries_two_transfers_in_an_interval_les
         assert unit["need_gbps"] == pytest.approx(need) and unit["member_share"] == 1.0
 
 
+def test_where_an_interval_is_too_short_for_a_round_trip_and_a_step_no_bandwidth_suffices(
+    ask: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--links", "50,1000,20000", "--fragments", "1", "--interval", "1", "--steps", "120")
+    for unit in ask("links", *asked)[0]["units"]:
+        assert unit["need_gbps"] is None and unit["member_share"] < 0.6
+    assert main(["simulate", "links", *asked]) == 0
+    out = capsys.readouterr().out
+    assert "none" in out and "no bandwidth suffices for every round; outer.interval: 4 would do" in out
+    for interval, needs in ((3, True), (2, False)):
+        far = ("--links", "50,50", "--interval", interval, "--delay", 1250, "--steps", "120")  # r = 0.5
+        assert [unit["need_gbps"] is not None for unit in ask("links", *far)[0]["units"]] == [needs, needs]
+
+
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0.0), (2, 0.0), (2, 7.0), (12, 0.0)])
 def test_the_interval_that_a_slow_link_is_advised_carries_every_round(fragments: int, delay: float) -> None:
     used = Communication.begin(Rules(CommunicationSpec(codec="int4"), "bf16"))

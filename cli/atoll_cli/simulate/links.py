@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Values, as_path, choice, count, number, seconds, several
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import Report, percent
+from atoll_cli.simulate.output import Report, finite, percent
 from atoll_cli.text import amount, counted
 
 if TYPE_CHECKING:
@@ -104,8 +104,10 @@ def answer(found: Values) -> Report:
             f"--step-time '{found['step_time']:g}', {error}; better links, a smaller quorum or longer steps are wanted"
         ) from error
     rows = tuple(asdict(unit) for unit in units)
+    advised = [row.pop("advice") for row in rows]  # a plan shows each
+    none = [advice for row, advice in zip(rows, advised, strict=True) if math.isinf(row["need_gbps"])]
     for row in rows:
-        del row["advice"]  # which only a plan shows
+        row["need_gbps"] = finite(row["need_gbps"])
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
         f"{counted(fragments, 'fragment')}, codec {codec}, "
@@ -121,6 +123,7 @@ def answer(found: Values) -> Report:
             "too late. hidden: share of the unit's time in inner steps. period: it takes part in one of so many "
             "rounds. codec, streams and period: as the unit uses its link at the end. need: for every round in "
             "that codec.",
+            *(f"none: no bandwidth suffices for every round; {advice} would do." for advice in none[:1]),
         ),
         document={"units": rows, "goodput": goodput},
     )

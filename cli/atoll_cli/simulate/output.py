@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ class Report:
     """Lines below the table: constants, mean errors, what was assumed."""
     document: Row | None = None
     """The object to print as JSON instead of the rows."""
+
+
+def finite(value: float) -> float | None:
+    """Return None for infinity, which JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def percent(value: float) -> str:
@@ -70,7 +76,7 @@ def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> st
     """Format a JSON value for the terminal. A value in an object uses the format of the object's key, or its own."""
     form = form or next((FORMS[word] for word in key.split("_") if word in FORMS), None)
     if value is None:
-        return "never" if form is duration else "-"
+        return "never" if form is duration else "none" if key == "need_gbps" else "-"
     if isinstance(value, bool):
         return "*" if value else ""
     if isinstance(value, float):

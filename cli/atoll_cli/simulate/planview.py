@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from atoll_cli.simulate.output import Report, grid, show, words
+from atoll_cli.simulate.output import Report, Row, finite, grid, show, words
 from atoll_cli.text import amount, counted
 from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
@@ -40,14 +39,14 @@ def document(
     if prices is not None:  # for every rented chip, whether it trains or not
         hourly = sum(pool.all_chips * prices[pool.generation] for pool in planned.pools)
         times = {"per_day": DAY, "to_target": expected.seconds_to_target}
-        cost = {name: _finite(hourly * seconds / 3600) for name, seconds in times.items()}
+        cost = {name: finite(hourly * seconds / 3600) for name, seconds in times.items()}
     return {
         "run": planned.name,
         "parameters": planned.parameters,
         "chips": planned.chips,
         "spec": planned.knobs,
         **told,
-        "seconds_to_target": _finite(expected.seconds_to_target),
+        "seconds_to_target": finite(expected.seconds_to_target),
         **link,
         "syncer_gbps_mean": planned.units * link["gbps_mean"],
         "syncer_gbps_link": planned.units * link["gbps_link"],
@@ -55,7 +54,7 @@ def document(
         "warnings": list(warnings),
         "cost": cost,
         "pools": [
-            {**pool, "gbps_link": pool["units"] * link["gbps_link"], "link": links.get(pool["name"])}
+            {**pool, "gbps_link": pool["units"] * link["gbps_link"], "link": _link(links.get(pool["name"]))}
             for pool in pools
         ],
         "choice": next(row for row in rows if row["best"]),
@@ -99,6 +98,10 @@ def report(plan: Mapping[str, Any]) -> Report:
     )
 
 
+def _link(link: Mapping[str, Any] | None) -> Row | None:
+    return link and {**link, "need_gbps": finite(link["need_gbps"])}
+
+
 def _choice(choice: Choice) -> dict[str, Any]:
     """One set of knobs."""
     expected = choice.expected
@@ -111,14 +114,9 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "quality_points_lost": choice.points_lost,
         "gbps_link": expected.link.gbps_link,
         "gbps_mean": expected.link.gbps_mean,
-        "seconds_to_target": _finite(expected.seconds_to_target),
+        "seconds_to_target": finite(expected.seconds_to_target),
         "fits_link": choice.fits_link,
         "refusal": choice.refusal,
         "best": choice.best,
         "reason": choice.reason,
     }
-
-
-def _finite(value: float) -> float | None:
-    """Return None for infinity, which JSON does not have."""
-    return value if math.isfinite(value) else None

@@ -87,10 +87,13 @@ class Links:
     def need_gbps(self, bits: tuple[float, float]) -> float:
         """Returns the Gbit/s with which a contribution and a version of these bits of an element are transferred in
         every round: an interval has room for all transfers of a direction, and for two transfers of one fragment, see
-        `_apart`. Changes in int4 need time to catch up too, because a missed one is replaced by a wider version."""
+        `_apart`. Changes in int4 need time to catch up too, because a missed one is replaced by a wider version.
+        Infinite if no bandwidth suffices: an interval has no room for two round trips and a step."""
         interval = self.outer.interval * self.clock_seconds
         chain, left = self.params * sum(bits) / self.outer.fragments, interval - self._apart
         whole = self.params * max(bits) / interval / (USED if bits[1] == BITS["int4"] else 1.0)
+        if left <= -self.clock_seconds:
+            return math.inf
         return max(whole, chain / left if left > 0 else 0.0) / GIGA
 
     def fitting_interval(self, gbps: float, used: Communication) -> int:
@@ -112,7 +115,7 @@ class UnitOnLink:
 
     link_gbps: float
     need_gbps: float
-    """Gbit/s with which it would be a member of every round, in its codec."""
+    """Gbit/s with which it would be a member of every round, in its codec; infinite if there is none."""
     member_share: float
     """Share of the rounds of which it was a member."""
     merged_share: float
@@ -189,6 +192,7 @@ def _scenario(asked: Links) -> Scenario:
 
 def _advice(asked: Links, gbps: float, used: Communication) -> str:
     """Returns a setting with which this link carries every round; empty if it does already."""
-    if used.advice or asked.need_gbps(used.bits) <= gbps:
+    need = asked.need_gbps(used.bits)
+    if need <= gbps or (used.advice and need < math.inf):
         return used.advice
     return f"outer.interval: {asked.fitting_interval(gbps, used)}"
