@@ -158,7 +158,7 @@ class OuterSpec(Section):
     codec: Codec = "bf16"
     """Widest encoding of fragments on the network; `communication` may choose a narrower one for a unit. int8, int4:
     eight or four bits per element in blocks of 64 with a scale. With int4 units fetch the change of each version; the
-    first version comes as bf16."""
+    first version comes whole."""
 
 
 MOST_STREAMS = 32
