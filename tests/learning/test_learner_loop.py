@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import jax
@@ -297,7 +297,8 @@ def agree(*offers):
 def versions(*held, lineage="", **fetching):
     """The proposal of a host with these versions of the first fragments, and with those that it fetches."""
     arrivals = {n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}
-    return StepProposal(arrivals, {}, fetching={int(name[1:]): version for name, version in fetching.items()})
+    coming = dict(enumerate(held)) | {int(name[1:]): version for name, version in fetching.items()}
+    return StepProposal(arrivals, {}, coming=coming)
 
 
 def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has_or_fetches():
@@ -306,6 +307,9 @@ def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has_
     assert agree(theirs, ours).contested == agree(ours, theirs).contested == {1: 8, 2: 5}
     assert agree(versions(3, f0=9), versions(3, 8)).contested == {0: 9, 1: 8}
     assert not agree(versions(3, f1=8), versions(3, 8)).contested, "it is on its way"
+    assert not agree(versions(3, f1=8, f2=9), replace(versions(3, 8), coming={0: 3, 1: 8, 2: 9})).contested, (
+        "a host may have more than it proposes, because an audit holds it back"
+    )
     assert not agree(versions(3, lineage="old"), versions(3, lineage="new")).arrivals
 
 

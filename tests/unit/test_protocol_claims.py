@@ -17,8 +17,9 @@ from msgspec import convert
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note
 from atoll_runtime.protocol.events import Received
-from atoll_runtime.protocol.messages import Part
+from atoll_runtime.protocol.messages import Orders, Part
 from atoll_runtime.protocol.norms import ATTEMPTS, WARM
+from atoll_runtime.protocol.rules import FAST_FACTOR
 from atoll_runtime.protocol.suspicion import REFUSALS, WINDOW, suspicion, with_outcome
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
@@ -204,6 +205,39 @@ def test_the_first_unit_that_reports_after_a_restart_does_not_decide_how_fast_th
     shard.answer(shard.part("b"))
     shard.answer(shard.part("a"))
     assert shard.refusals() == [] and shard.members[-1] == ("a", "b")
+
+
+def test_one_unit_does_not_raise_the_limit_of_steps_for_good_by_restarts() -> None:
+    shard = Shard(*"abcd")
+    for _ in range(3):
+        shard.restart(10)
+        shard.tell(joined("a"))
+        for _ in range(3):
+            shard.step("a", 1e-6)
+        assert shard.machine.rounds.fastest == 1.0 / FAST_FACTOR
+    for name in "bcd":
+        shard.tell(joined(name))
+    shard.run(3, "bcd")
+    assert shard.machine.rounds.fastest == 1.0 / FAST_FACTOR, "the median of four, divided"
+    shard.restart(10)
+    for name in "bcd":
+        shard.tell(joined(name))
+    shard.run(3, "bcd")
+    assert shard.machine.rounds.fastest == 1.0
+
+
+def test_a_shard_that_does_not_know_the_pace_yet_refuses_no_steps_since_an_earlier_contribution() -> None:
+    """Shard 0 has restarted too, and tells the shortest step before the slowest."""
+    shard = Shard("b", interval=24, shard=1, shards=2)
+    shard.tell(*(Orders(step=step, seconds=5.0, fastest=5.0) for step in range(1, 26)))
+    shard.answer(shard.part("b"))
+    assert shard.members == [("b",)]
+    shard.join("a")
+    shard.restart(10)
+    shard.tell(joined("a"), joined("b"), *(Orders(step=step) for step in range(26, 51)))
+    shard.steps["a"] = 1
+    shard.answer(shard.part("a", steps=240, tokens=2400, trained=2400))
+    assert shard.refusals() == [] and shard.machine.rounds.fastest == 5.0
 
 
 def test_a_unit_with_a_wrong_norm_is_refused_though_after_a_restart_it_is_the_first_that_is_back() -> None:

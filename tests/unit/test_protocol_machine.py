@@ -196,6 +196,21 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
     assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
 
 
+def test_hosts_with_different_versions_fetch_these_alone_unless_the_shard_is_not_known_to_have_them() -> None:
+    link = ShardView([0, 0, 0])
+    link.welcomed("one", [8, 8, 8], [8, 8, 8], NO_CUT, "life")
+    link.contest({2: 8})
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None and (fetch_task.fragment, fetch_task.newest) == (2, 8)
+    assert link.fetch_task((2,)) is None, "the others begin together with the other hosts"
+    assert link.fetched(fetch_task, 8, NO_CUT, "life")
+    link.contest({2: 100})
+    fetch_task = link.fetch_task()
+    assert fetch_task is not None and fetch_task.fragment == 0, (
+        "another host has 100 from a history that ended"
+    )
+
+
 def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
     link = ShardView([24], lineage="one")
     link.need(0, 48)  # another host of the unit has it

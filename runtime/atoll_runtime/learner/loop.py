@@ -131,9 +131,11 @@ class Loop:
         capture = self.snapshots.wanted(self.progress.versions)
         done = self._of_target(self.client.merged())
         pulls, cut = self.client.pulls(), self.client.cut()
+        coming = {n: arrival.version for n, arrival in arrivals.items()}
+        coming |= {n: max(version, coming.get(n, NOTHING)) for n, version in fetching.items()}
         if self.audit is not None:
             arrivals = self.audit.admitted(arrivals)
-        return StepProposal(arrivals, pulls, cut, capture, self._ending(), done, fetching)
+        return StepProposal(arrivals, pulls, cut, capture, self._ending(), done, coming)
 
     def begin(self, agreed: StepProposal) -> tuple[Array, int]:
         """Does what all hosts agreed on and begins the step; returns its loss and the data position after it."""

@@ -44,8 +44,8 @@ class StepProposal:
     ending: Ending = Ending.NONE
     done: int = 0
     """How much of the target in tokens is merged, where `WHOLE` is all of it."""
-    fetching: dict[int, int] = field(default_factory=dict)
-    """Versions that are on their way to this host, by fragment."""
+    coming: dict[int, int] = field(default_factory=dict)
+    """Versions that are here, proposed or not, or on their way, by fragment."""
     contested: dict[int, int] = field(default_factory=dict)
     """Once agreed: the newest version that any host has or fetches, by fragment, where not all do."""
 
@@ -58,12 +58,11 @@ class StepProposal:
         for number, arrival in self.arrivals.items():
             values[number] = arrival.version
             values[fragments + number] = zlib.crc32(arrival.lineage.encode()) >> 1
-            values[4 * fragments + number] = arrival.version
         for number, pull in self.pulls.items():
             values[2 * fragments + number] = pull.round.step
             values[3 * fragments + number] = pull.round.attempt
-        for number, version in self.fetching.items():
-            values[4 * fragments + number] = max(version, values[4 * fragments + number])
+        for number, version in self.coming.items():
+            values[4 * fragments + number] = version
         return np.array(values, np.int32)
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> StepProposal:

@@ -10,10 +10,11 @@ from functools import cached_property
 from atoll_runtime.protocol.effects import Effect, Release, SendPull, note
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.linkshare import spans
+from atoll_runtime.protocol.norms import LEAST_UNITS
 from atoll_runtime.protocol.pace import Ema, Timing
 from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.round import Round
-from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.rules import FAST_FACTOR, Rules
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
 
@@ -43,8 +44,7 @@ class OpenRounds:
     seconds: float = 0.0
     """Seconds of an inner step of the slowest live unit. Shard 0 tells them to other shards, which get no reports."""
     quickest: float = 0.0
-    """Seconds of the shortest step of a unit, told by shard 0, or known to the process before this one: after a restart
-    the first unit that reports does not decide what the others may claim."""
+    """Seconds of the shortest step of a unit, told by shard 0, or known to the process before this one."""
     away: tuple[float, float] = (0.0, -math.inf)
     """When the process before this one was last at work, and when this one began."""
     effects: list[Effect] = field(default_factory=list)
@@ -82,9 +82,16 @@ class OpenRounds:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest step of a unit; 0 while not known."""
-        known = [each for each in (self.roster.fastest, self.quickest) if each]
-        return min(known, default=0.0)
+        """Seconds of the shortest step of a unit; 0 while not known. After a restart the first units that report change
+        it little."""
+        now, before = self.roster.fastest, self.lasting
+        return max(min(now, before), before / FAST_FACTOR) if now else before
+
+    @property
+    def lasting(self) -> float:
+        """The same, as the next process knows it: without what fewer than three units have reported after a restart."""
+        few = self.roster.paced < LEAST_UNITS
+        return (few and self.quickest) or self.roster.fastest or self.quickest
 
     @property
     def interval_seconds(self) -> float:

@@ -51,9 +51,7 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], now
     rounds.units = convert(record["units"], dict[str, Unit], str_keys=True)
     times = [convert(each, dict[int, float], str_keys=True) for each in record["since"]]
     for versions, since in zip(rounds.versions, times, strict=False):
-        versions.since = {
-            version: at for version, at in since.items() if version in versions.history and at <= now
-        }
+        versions.since = {version: at for version, at in since.items() if at <= now}
     for unit in rounds.units.values():
         unit.present_since = unit.present_since if unit.present_since <= now else 0.0
     known = [
@@ -99,7 +97,7 @@ def continued(
     record["history"] = [[version] for version in versions]
     record["step"] = record["clock"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [number, step, final]
-    record["norms"], record["since"] = (record["norms"], record["since"]) if same else ((), ())
+    record["norms"], record["since"] = record["norms"] if same else (), ()
     machine = restore(rules, sizes, record, now)
     for name, unit in machine.units.items():
         # The unit receives every fragment again, so no version that it holds has its contributions.

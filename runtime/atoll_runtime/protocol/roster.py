@@ -108,6 +108,11 @@ class Roster:
         return self._steady if len(self._steady) else self._new
 
     @property
+    def paced(self) -> int:
+        """Units with a steady pace, live or not."""
+        return len(self._least)
+
+    @property
     def fastest(self) -> float:
         """Seconds of the shortest reported step of a unit with a steady pace; 0 if none is known. It is at least
         the median of their shortest steps divided by `FAST_FACTOR`, so that no unit alone decides it."""

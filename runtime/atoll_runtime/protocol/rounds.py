@@ -112,7 +112,7 @@ class Rounds(OpenRounds):
         elapsed = self._since(versions.since.get(part.anchor if newest is None else newest, -math.inf), now)
         if newest is None:
             # The steps may include those during an earlier contribution that was not merged.
-            elapsed += MOST_STALE_INTERVALS * self.interval_seconds
+            elapsed += MOST_STALE_INTERVALS * self.interval_seconds or math.inf
         known, present = self.rules.step_tokens, self._since(unit.present_since, now)
         return claims.impossible(
             part.steps, part.tokens, known, part.unit, elapsed=elapsed, fastest=self.fastest

@@ -61,7 +61,7 @@ class Rules:
     """An anchor may be this many intervals old, or more on a slow link."""
 
     def oldest(self, turn: float) -> int:
-        """Steps that an anchor may be old if the unit's link carries one round of each fragment in `turn`."""
+        """Steps that an anchor may be old if the unit can be in one round of each fragment in `turn`."""
         intervals = self.stale_intervals * max(1, math.ceil(turn))
         return min(intervals, MOST_STALE_INTERVALS) * self.interval
 

@@ -127,7 +127,7 @@ class ShardState:
             "versions": list(self.versions),
             "history": [list(versions.history) for versions in self.rounds.versions],
             "since": msgspec.to_builtins([each.since for each in self.rounds.versions], str_keys=True),
-            "quickest": self.rounds.fastest,
+            "quickest": self.rounds.lasting,
             "merges": self.rounds.merges,
             "norms": msgspec.to_builtins([each.norms for each in self.rounds.versions]),
             "last_quorum": self.rounds.last_quorum,

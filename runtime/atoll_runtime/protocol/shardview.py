@@ -140,9 +140,11 @@ class ShardView:
             self.wanted[p] = max(least, self.wanted.get(p, 0))
 
     def contest(self, versions: Mapping[int, int]) -> None:
-        """All hosts have agreed that not all have or fetch these versions, which are the newest that any does."""
-        self.contested = versions.keys()
-        for p, version in versions.items():
+        """All hosts have agreed that not all have or fetch these versions, which are the newest that any does. Those
+        that the shard is not known to have may be of a history that ended."""
+        known = {p: version for p, version in versions.items() if version <= self.offered[p]}
+        self.contested = known.keys()
+        for p, version in known.items():
             self.need(p, version)
 
     def marked(self, cut: CutId) -> None:
@@ -157,11 +159,8 @@ class ShardView:
         """The fragment to fetch next, except those that are under way."""
         if not (self.wanted and self.linked):
             return None
-        wanted = (
-            {p: self.wanted[p] for p in self.contested if p in self.wanted} if self.contested else self.wanted
-        )
-        left = (FetchTask(p, version, self.offered[p]) for p, version in wanted.items() if p not in under_way)
-        return next(left, None)
+        left = (p for p in self.contested or self.wanted if p in self.wanted and p not in under_way)
+        return next((FetchTask(p, self.wanted[p], self.offered[p]) for p in left), None)
 
     def postpone(self, fetch_task: FetchTask) -> None:
         """The other fragments come first now, because this fetch failed, or a newer version is wanted already."""

@@ -84,8 +84,8 @@ class Unit:
     suspect: str = ""
     """Why the results of this incarnation are not trusted; empty if they are."""
     turns: dict[int, float] = field(default_factory=dict)
-    """By host the rounds of a fragment of which its link carries one, from its newest header or request for a version.
-    No entry stands for 1."""
+    """By host the rounds of a fragment of which it can be in one, from its newest header or request for a version. No
+    entry stands for 1."""
     unmeasured: set[int] = field(default_factory=set)
     """Hosts of this incarnation that have not measured their link."""
     round_trips: dict[int, float] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Unit:
 
     @property
     def turn(self) -> float:
-        """Rounds of a fragment of which the unit can be in one. All hosts answer together, so the slowest link
+        """Rounds of a fragment of which the unit can be in one. All hosts answer together, so the slowest
         decides."""
         return max(self.turns.values(), default=1.0)
 

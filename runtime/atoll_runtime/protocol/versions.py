@@ -68,8 +68,7 @@ class Versions:
         return ""
 
     def owes(self, unit: Unit) -> bool:
-        """It is the unit's turn. Its link carries one contribution in `Unit.turn` rounds; it may be ready a round
-        early."""
+        """It is the unit's turn. It can be in one of `Unit.turn` rounds; it may be ready a round early."""
         return len(self.missed(unit)) >= max(1, math.ceil(unit.turn) - 2)
 
     def missed(self, unit: Unit) -> list[int]:
