@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from aiohttp import ClientSession
 from lone_shard import joined, reported
 from protocol_parties import ANSWER_SECONDS, until
 
-from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError, arrays
 from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
 from atoll_runtime.model import describe, initial
 from atoll_runtime.process import Terminal
@@ -389,6 +390,35 @@ async def test_a_suspect_unit_seeds_no_other(service: Service) -> None:
     assert seeds() == ["a", "b"]
     service.machine.units["b"].suspect = "norm"
     assert seeds() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("late", "status", "text"), [(600.0, 200, "ok"), (0.0, 503, "gs://b/x, late for 0 s")]
+)
+async def test_a_call_that_never_comes_back_fails_the_liveness_probe(
+    service: Service,
+    certificate: Any,
+    free_ports: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    late: float,
+    status: int,
+    text: str,
+) -> None:
+    run, (port, health), released = service.driver.run, free_ports(2), threading.Event()
+    server = StatusServer(
+        Status(run, service=service), Tls(certificate("syncer")).server_context(), port, health
+    )
+    monkeypatch.setattr(arrays, "STUCK", late)
+    with pytest.raises(TimeoutError):
+        arrays._in_time(0.01, released.wait, "gs://b/x")
+    await server.start()
+    try:
+        url = f"http://localhost:{health}/healthz"
+        async with ClientSession() as session, session.get(url) as answer:
+            assert (answer.status, text in await answer.text()) == (status, True)
+    finally:
+        released.set()
+        await server.stop()
 
 
 async def test_the_operator_alone_orders_cuts(service: Service, certificate: Any, free_ports: Any) -> None:

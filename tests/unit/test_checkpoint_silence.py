@@ -1,6 +1,7 @@
 """A bucket that does not answer is not a damaged checkpoint. A file is whole or missing, also after a loss of power."""
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -73,13 +74,18 @@ def test_a_read_that_hangs_is_an_error_and_the_next_one_waits_until_it_has_come_
     with monkeypatch.context() as away:
         away.setattr("tensorstore.open", lambda *_, **__: released.wait(60))
         away.setattr(arrays, "TIMEOUT", 0.2)
-        expected = ["no answer within 0.2 s", "an earlier call has not come back"]
+        earlier = rf"an earlier call has not come back: {store.uri}/global/20/state-0-of-1, late for \d+ s"
+        expected = ["no answer within 0.2 s", earlier]
         for reason in expected:
             with pytest.raises(StoreError, match=f"state-0-of-1: cannot be read: {reason}") as caught:
                 store.newest()
             assert not isinstance(caught.value, Damaged)
+        assert arrays.stuck() == ""
+        away.setattr(arrays, "STUCK", 0.0)
+        assert re.fullmatch(earlier, arrays.stuck())
         released.set()
         eventually(lambda: not late(arrays.CALLS))
+        assert arrays.stuck() == ""
     assert store.newest()[0].step == 20
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorstore
 
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, patience
-from atoll_runtime.checkpoint.deadline import in_time, late
+from atoll_runtime.checkpoint.deadline import Call, in_time, late
 from atoll_runtime.payloads import StoreError
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save
@@ -28,6 +28,8 @@ ATTEMPTS = 3
 """Attempts to read arrays from a bucket that answers, before they count as damaged."""
 FIRST_WAIT = 0.5
 """Seconds before the second attempt; doubles, with jitter."""
+STUCK = 600.0
+"""Seconds after which a call that was given up counts as one that never comes back."""
 PIECE = 4 << 30
 """Bytes that one call reads, if no array is larger. A call that hangs is given up after six minutes."""
 
@@ -91,7 +93,7 @@ def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> None
     uri = bucket.address(item)
     size = sum(each.value.nbytes for group in tree.values() for each in group.values())
     try:
-        _in_time(patience(size, TIMEOUT), lambda: (_write_alone if alone else _write)(uri, tree))
+        _in_time(patience(size, TIMEOUT), lambda: (_write_alone if alone else _write)(uri, tree), uri)
     except Exception as error:
         # Orbax and TensorStore raise what their drivers raise.
         raise StoreError(f"{uri}: cannot be written: {' '.join(str(error).split())}") from error
@@ -128,7 +130,7 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
     seconds = patience(sum(request.size for request in piece), TIMEOUT)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _in_time(seconds, lambda: _read(piece))
+            return _in_time(seconds, lambda: _read(piece), piece[0].uri)
         except TimeoutError as error:
             raise StoreError(f"{piece[0].uri}: cannot be read: {error}") from error
         except _Unreadable as error:
@@ -143,13 +145,23 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
 
 def ready() -> None:
     """Raises `TimeoutError` while a call that was given up still runs: it has its arrays, and may still write."""
-    if late(CALLS):
-        raise TimeoutError("an earlier call has not come back")
+    for call in late(CALLS):
+        raise TimeoutError(_named(call))
 
 
-def _in_time(seconds: float, call: Callable[[], T]) -> T:
+def stuck() -> str:
+    """Names a call that was given up `STUCK` seconds ago and still runs. It ends all checkpoints of this process, so
+    the process should be restarted. Empty if there is none."""
+    return next((_named(call) for call in late(CALLS) if call.late > STUCK), "")
+
+
+def _named(call: Call) -> str:
+    return f"an earlier call has not come back: {call.what}, late for {call.late:.0f} s"
+
+
+def _in_time(seconds: float, call: Callable[[], T], uri: str) -> T:
     ready()
-    return in_time(seconds, call, CALLS)
+    return in_time(seconds, call, CALLS, uri)
 
 
 def _write(uri: str, tree: Tree) -> None:

@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import Future
 
-from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.checkpoint import GlobalStore, arrays
 from atoll_runtime.contract import (
     ENV_EVALUATION,
     ENV_TLS_DIR,
@@ -66,7 +66,8 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
         except Exception as error:
             failed.set_exception(error)
 
-    web = WebServer(follower.report, READY, metrics, tls.server_context(), spec.status_port, spec.health_port)
+    context, ports = tls.server_context(), (spec.status_port, spec.health_port)
+    web = WebServer(follower.report, READY, metrics, context, *ports, arrays.stuck)
     await web.start()
     try:
         # A daemon, so that the process does not wait for it: a running program cannot be interrupted.

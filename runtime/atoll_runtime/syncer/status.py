@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from pydantic import ValidationError
 
+from atoll_runtime.checkpoint import arrays
 from atoll_runtime.contract import (
     BeginningReport,
     CheckpointReport,
@@ -198,7 +199,7 @@ class StatusServer(WebServer[SyncerStatus]):
 
     def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
         self._status = status
-        super().__init__(status.report, READY, metrics, context, port, health_port, status.own)
+        super().__init__(status.report, READY, metrics, context, port, health_port, arrays.stuck, status.own)
         self.secure.router.add_post("/status", self._order)
 
     async def _order(self, request: web.Request) -> web.Response:

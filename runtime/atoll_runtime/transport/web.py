@@ -20,6 +20,7 @@ class WebServer(Generic[R]):
         report: returns the present report; called at any time.
         ready: phases in which the pod is ready.
         metrics: Prometheus text of a report.
+        stuck: returns why the process must be restarted, or an empty text.
         own: returns the report for probes and metrics of this pod, if `report` covers more than this pod.
     """
 
@@ -31,10 +32,12 @@ class WebServer(Generic[R]):
         context: ssl.SSLContext,
         port: int,
         health_port: int,
+        stuck: Callable[[], str],
         own: Callable[[], R] | None = None,
     ) -> None:
         self._report: Callable[[], R] = report
         self._own: Callable[[], R] = own or report
+        self._stuck: Callable[[], str] = stuck
         self._phases: Collection[str] = ready
         self._text: Callable[[R], str] = metrics
         self.secure, plain = web.Application(), web.Application()
@@ -64,7 +67,8 @@ class WebServer(Generic[R]):
         return web.Response(text=dump(self._report()), content_type="application/json")
 
     async def _alive(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        why = self._stuck()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
         report = self._own()
