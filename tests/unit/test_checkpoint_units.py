@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError, arrays
+from atoll_runtime.checkpoint.deadline import late
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.store import MOST_KEPT
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
@@ -339,6 +340,26 @@ def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement
     silent(monkeypatch, silence)
     assert seeded(uri, agreement).cut.step == 20
     assert not silence
+
+
+@pytest.mark.parametrize(
+    "save",
+    [lambda uri: write(uri, 20), lambda uri: checkpoint(uri, 20, "newer")],
+    ids=["of a unit", "of a shard"],
+)
+def test_a_save_that_is_refused_for_a_late_call_leaves_the_complete_one(uri, save, eventually):
+    write(uri, 20)
+    checkpoint(uri, 20, "new")
+    before, released = Bucket(uri).list(), threading.Event()
+    with pytest.raises(TimeoutError):
+        arrays._in_time(0.01, lambda: released.wait(60), "gs://b/x")
+    try:
+        with pytest.raises(StoreError, match=f"{uri}: an earlier call has not come back: gs://b/x"):
+            save(uri)
+        assert Bucket(uri).list() == before
+    finally:
+        released.set()
+        eventually(lambda: not late(arrays.CALLS))
 
 
 @pytest.mark.parametrize(

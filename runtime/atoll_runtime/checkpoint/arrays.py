@@ -143,8 +143,15 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
     raise AssertionError("the last attempt returns or raises")
 
 
-def ready() -> None:
-    """Raises `TimeoutError` while a call that was given up still runs: it has its arrays, and may still write."""
+def ready(bucket: Bucket) -> None:
+    """Raises `StoreError` while a call that was given up still runs: it has its arrays, and may still write."""
+    try:
+        _ready()
+    except TimeoutError as error:
+        raise StoreError(f"{bucket.uri}: {error}") from error
+
+
+def _ready() -> None:
     for call in late(CALLS):
         raise TimeoutError(_named(call))
 
@@ -160,7 +167,7 @@ def _named(call: Call) -> str:
 
 
 def _in_time(seconds: float, call: Callable[[], T], uri: str) -> T:
-    ready()
+    _ready()
     return in_time(seconds, call, CALLS, uri)
 
 

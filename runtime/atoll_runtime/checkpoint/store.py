@@ -42,10 +42,7 @@ class GlobalStore:
 
     def ready(self) -> None:
         """Raises `StoreError` while a call that was given up still runs. Until then nothing can be saved."""
-        try:
-            arrays.ready()
-        except TimeoutError as error:
-            raise StoreError(f"{self.uri}: {error}") from error
+        arrays.ready(self.bucket)
 
     def save_part(self, part: Part) -> bool:
         """Writes a shard's arrays, then its manifest. Leaves a part that is complete and the same as it is.
@@ -53,6 +50,7 @@ class GlobalStore:
         Removes what another run, or an earlier life of the shard's journal, left of this step. If the same cut is
         complete with another part of this shard, keeps it and returns `False`.
         """
+        self.ready()  # a save that is refused must remove nothing
         entries = parts.entries_of(part, self._along)
         if (kept := self._kept(part, entries)) is not None:
             return kept

@@ -70,6 +70,7 @@ class UnitStore:
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
         """Writes one host's parts, the manifest last. Does not wait for other hosts."""
+        arrays.ready(self.bucket)  # a save that is refused must remove nothing
         item = layout.unit_item(facts.unit, facts.cut, facts.host, facts.hosts)
         own = f"{item}.json"
         there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
