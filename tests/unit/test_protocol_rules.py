@@ -136,6 +136,17 @@ def test_bands_of_very_large_layers_are_equal_and_come_back_in_their_places(
         assert comes_back(tensors, build_layout(tensors, 2, shards))
 
 
+@pytest.mark.parametrize(
+    ("length", "bands"),
+    [(4096, 4), (4100, 4), (1018 * 4, 4), (5461, 1), (1018, 2), (3 * 1019, 3), (13 * 400, 4), (13 * 401, 13)],
+)
+def test_a_layer_has_at_most_four_times_the_bands_that_it_needs(length: int, bands: int) -> None:
+    size = length * 3_000
+    tensors = [TensorInfo("layers", (1, length, 3_000), True, False)]
+    tensors.append(TensorInfo("w", (192 * (size // 4 + 1) - size,), False, False))  # one layer needs four
+    assert {piece.bands for piece in cut(tensors) if piece.tensor == "layers"} == {bands}
+
+
 def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:
     layout = build_layout([PLAIN, EMBEDDING], 2)
     assert [piece.embedding for f in layout.fragments for piece in f.pieces] == [False, True]

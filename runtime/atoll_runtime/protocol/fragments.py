@@ -198,12 +198,15 @@ def cut(tensors: Sequence[TensorInfo]) -> list[Piece]:
 
 
 def _layers(tensor: TensorInfo, mean: int) -> list[Piece]:
-    """A layer is cut if it is larger than 4/3 of `mean`, into bands of `mean` elements at most where it can be."""
+    """A layer is cut if it is larger than 4/3 of `mean`, into bands of `mean` elements at most where that needs
+    few bands. Each band's norm is its own, so more of them than needed would change the merge for nothing."""
     shape = tuple(tensor.shape)
     if not tensor.stacked:
         return [Piece(tensor.name, None, shape, math.prod(shape), tensor.embedding)]
     rest, size = shape[1:], math.prod(shape[1:])
-    bands = _count(rest[0], size, mean) if rest and size > max(LEAST_LAYER, 4 * mean // 3) else 1
+    bands = 1
+    if rest and size > max(LEAST_LAYER, 4 * mean // 3):
+        bands = _count(rest[0], size, mean, min(MOST_BANDS, EXCESS_BANDS * -(-size // max(1, mean))))
     band = (rest[0] // bands, *rest[1:]) if rest else ()
     count = shape[0] * bands
     return [Piece(tensor.name, i, band, size // bands, tensor.embedding, bands=bands) for i in range(count)]
@@ -216,16 +219,17 @@ def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
     """
     shape, size = tuple(tensor.shape), math.prod(tensor.shape)
     axis = shape.index(max(shape))
-    count = _count(shape[axis], size, most)
+    count = _count(shape[axis], size, most, MOST_BANDS)
     if count == 1:
         return [Piece(tensor.name, None, shape, size, True)]
     band = (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     return [Piece(tensor.name, i, band, size // count, True, axis) for i in range(count)]
 
 
-def _count(length: int, size: int, most: int) -> int:
-    """The least number of equal bands along an axis of this length that have at most `most` of `size` elements each."""
-    counts = [count for count in range(1, MOST_BANDS + 1) if length % count == 0]
+def _count(length: int, size: int, most: int, limit: int) -> int:
+    """The least number of equal bands along an axis of this length that have at most `most` of `size` elements each; if
+    it is greater than `limit`, the greatest number up to that."""
+    counts = [count for count in range(1, limit + 1) if length % count == 0]
     return next((count for count in counts if size <= count * most), counts[-1])
 
 
@@ -267,6 +271,8 @@ LEAST_BAND = 1 << 14
 """Elements that a band may always have. An embedding with no more is not cut."""
 MOST_BANDS = 512
 """Most bands of an embedding or a layer. Their number does not depend on the number of shards, which may change."""
+EXCESS_BANDS = 4
+"""Most bands of a layer, as a multiple of those that would be needed if its axis had every divisor."""
 BLOCK = 64
 """Elements that share a scale in int4 and int8. With 64, rounding normal values to the nearest of 15 steps changes
 their vector by 10 % of its length; with 256, by 12 %."""
