@@ -20,9 +20,12 @@ from atoll_runtime.protocol.fragments import (
     BLOCK,
     Layout,
     LayoutError,
+    Piece,
     TensorInfo,
     build_layout,
     cut,
+    fingerprint,
+    lay,
     part_bounds,
 )
 from atoll_runtime.protocol.identifiers import RoundId
@@ -151,6 +154,13 @@ def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:
     layout = build_layout([PLAIN, EMBEDDING], 2)
     assert [piece.embedding for f in layout.fragments for piece in f.pieces] == [False, True]
     assert layout.fingerprint != build_layout([PLAIN, EMBEDDING], 1).fingerprint
+
+
+def test_a_layout_differs_with_the_bands_of_layers() -> None:
+    def prints(bands: int) -> str:
+        return fingerprint([lay(0, [Piece("w", i, (5, 3), 15, False, bands=bands) for i in range(8)])])
+
+    assert len({prints(bands) for bands in (1, 2, 4)}) == 3
 
 
 @given(st.integers(1, 1000), st.integers(1, 16))

@@ -253,6 +253,7 @@ def fingerprint(fragments: Sequence[Fragment]) -> str:
     canonical = [
         [
             [piece.tensor, piece.index, list(piece.shape), piece.axis, piece.embedding]
+            + [piece.bands] * (piece.bands > 1)
             for piece in fragment.pieces
         ]
         for fragment in fragments
