@@ -363,6 +363,35 @@ def test_a_save_that_is_refused_for_a_late_call_leaves_the_complete_one(uri, sav
 
 
 @pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(1.3, "moments from step 20 of a"), (60.0, "moments of zero; .* an earlier call has not come back: .*")],
+    ids=["comes back", "never"],
+)
+def test_moments_are_asked_for_again_when_a_late_call_has_come_back(
+    uri, agreement, monkeypatch, eventually, seconds, told
+):
+    checkpoint(uri, 20, "new")
+    write(uri, 20)
+    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(seed, "LONGEST_WAIT", 0.01)
+    released, real = threading.Event(), arrays._read
+
+    def hang(requests):
+        if "/units/" in requests[0].uri:
+            monkeypatch.setattr(arrays, "_read", real)
+            released.wait(seconds)
+        return real(requests)
+
+    monkeypatch.setattr(arrays, "_read", hang)
+    monkeypatch.setattr(arrays, "TIMEOUT", 1.0)
+    try:
+        assert re.fullmatch(f"seeded from step 20; {told}", seeded(uri, agreement).message)
+    finally:
+        released.set()
+        eventually(lambda: not late(arrays.CALLS))
+
+
+@pytest.mark.parametrize(
     ("times", "told", "moments"),
     [
         (2, r"moments from step 20 of a", 20),

@@ -156,6 +156,12 @@ def _ready() -> None:
         raise TimeoutError(_named(call))
 
 
+def settle() -> None:
+    """Waits for calls that were given up, for each at most as long again as it had."""
+    for call in late(CALLS):
+        call.join(max(0.0, call.seconds - call.late))
+
+
 def stuck() -> str:
     """Names a call that was given up `STUCK` seconds ago and still runs. It ends all checkpoints of this process, so
     the process should be restarted. Empty if there is none."""

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
+from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError, arrays
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.host_consensus import Agreement
@@ -226,6 +226,7 @@ def _newest_moments(
         if attempt:
             log.info("waiting for moments: %s", why)
             time.sleep(backoff.seconds())
+            arrays.settle()  # an attempt that is refused for a late call asks the bucket nothing
         try:
             reasons: list[str] = []
             for name, cuts in candidates():
