@@ -87,6 +87,7 @@ def with_guests(**batches: int) -> RunScene:
         ({}, {"r_a_9": 4}, False),
         ({"r_a_9": 4}, {"r_a_9": 8}, True),
         ({"r_a_9": 8}, {"r_a_9": 2}, True),
+        ({}, {"r_a_9": 2}, False),
     ],
 )
 def test_the_syncer_restarts_if_a_unit_made_by_hand_has_a_batch_that_the_shards_would_refuse(
@@ -99,6 +100,22 @@ def test_the_syncer_restarts_if_a_unit_made_by_hand_has_a_batch_that_the_shards_
     told, unit_names = batches(runs[restarts]), [name.replace("_", "-") for name in after]
     for name, batch in zip(unit_names, after.values(), strict=True):
         assert not impossible(2, 2 * batch, told, name, elapsed=1.0, fastest=0.0)
+
+
+def test_units_made_by_hand_and_those_being_deleted_leave_the_batches_of_pools() -> None:
+    pool = {"accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1}
+    made = RunScene([{"name": "a", **pool}, {"name": "a-3", "batch": 16, **pool}])
+    long = "x" * 63
+    for name, of_pool, batch, by_hand in (
+        ("r-a-3", "guests", 9, True), ("guest", "a", 64, False), ("other", long, 2, False),
+        ("r-a-0", "a", 4, False),
+    ):  # fmt: skip
+        spec = TWO_HOSTS.model_copy(update={"pool": of_pool, "batch": batch})
+        made.unit(name, spec=spec, owned=False, by_hand=by_hand)
+    assert batches(made.run()) == {
+        "r-a": (8,), "r-a-3": (9, 16), "guest": (8, 64), "other": (2,), "r-a-0": (4, 8),
+    }  # fmt: skip
+    assert ENV_SYNCER in values(made.plan().apply[2]["spec"]["template"])
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:

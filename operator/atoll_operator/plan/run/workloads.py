@@ -57,13 +57,16 @@ def config_map(run: RunObserved) -> Object:
 
 
 def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
-    """For `SyncerContract`: the batches of the spec, of units that are not changed yet, and those `_by_hand`."""
+    """For `SyncerContract`: the batches of the spec, of units that are not changed yet, and those `_by_hand`. A unit
+    that is being deleted has its own entry, because a user may have made it. It may come back with its pool's batch."""
     found = {f"{run.name}-{pool}": {batch} for pool, batch in _of_pools(run).items()}
-    for unit in run.own_units.values():
+    for name, unit in run.own_units.items():
         if unit.spec is not None and not unit.by_hand:
-            found.setdefault(f"{run.name}-{unit.spec.pool}", set()).add(unit.spec.batch)
-    by_hand = {name: (batch,) for name, batch in _by_hand(run).items()}
-    return {name: tuple(sorted(each)) for name, each in sorted(found.items())} | by_hand
+            pool = f"{run.name}-{unit.spec.pool}"
+            found.setdefault(pool if unit.owned else name, set(found.get(pool, ()))).add(unit.spec.batch)
+    for name, batch in _by_hand(run).items():
+        found.setdefault(name, set()).add(batch)
+    return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 
 def _of_pools(run: RunObserved) -> dict[str, int]:
@@ -72,14 +75,14 @@ def _of_pools(run: RunObserved) -> dict[str, int]:
 
 def _by_hand(run: RunObserved) -> dict[str, int]:
     """What the syncer would refuse of units made by hand if it knew the pools' batches alone: the batch of a unit that
-    has a name like those of a pool and another batch; and as `*`, which is no unit's name, the largest batch of all, if
-    it is larger than those of the pools. So most of them come, change and go without a restart."""
+    has a name like those of a pool and a larger batch; and as `*`, which is no unit's name, the largest batch of all,
+    if it is larger than those of the pools. So most of them come, change and go without a restart."""
     pools = {f"{run.name}-{pool}": batch for pool, batch in _of_pools(run).items()}
     own = {name: unit.spec.batch for name, unit in run.own_units.items() if unit.by_hand and unit.spec}
     found, largest = dict[str, int](), max(own.values(), default=0)
     for name, batch in own.items():
         pool, _, number = name.rpartition("-")
-        if number.isdigit() and pools.get(pool, batch) != batch:
+        if number.isdigit() and pools.get(pool, batch) < batch:
             found[name] = batch
     return found | ({"*": largest} if largest > max(pools.values()) else {})
 
