@@ -40,7 +40,7 @@ def test_units_get_a_new_batch_when_all_shards_know_it() -> None:
     pool = {"name": "a", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 3}
     scene = RunScene([pool], syncer={"shards": 2}, quorum={"min": 2})
     scene.step()
-    old, new = (syncer_digest(scene.change([pool | more]).run()) for more in ({}, {"batch": 4}))
+    old, new = (syncer_digest(scene.change([pool | more]).run()) for more in ({}, {"batch": 16}))
     scene.unit("r-a-1", unit_status(False))  # it has nothing to lose
     for contracts, units in (((old, old), []), ((old, new), []), ((new, new), ["r-a-1"])):
         shards = tuple(pod(f"r-syncer-{number}", each) for number, each in enumerate(contracts))
@@ -50,6 +50,37 @@ def test_units_get_a_new_batch_when_all_shards_know_it() -> None:
         )
     scene.see(syncer_pods=(pod("r-syncer-0", "older"),)).change(image="new", pools=[pool])
     assert list(specs(scene.plan())) == ["r-a-1"], "another change does not wait for them"
+
+
+def test_only_units_whose_batch_grows_wait_for_the_shards() -> None:
+    kind = {"accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}
+    pools = [{"name": name, "batch": 8, **kind} for name in "abc"]
+
+    def scene(known: bool = False, **a: Any) -> RunScene:
+        """Pool a changes so, b gets a smaller batch, c stays. A unit of each has nothing to lose."""
+        made = RunScene(pools, quorum={"min": 2})
+        made.step()
+        made.change([pools[0] | {"batch": 16} | a, pools[1] | {"batch": 4}, pools[2]], image="new")
+        for name in ("r-a-0", "r-b-0", "r-c-0"):
+            made.unit(name, unit_status(None, phase="Failed"))
+        return made.see(syncer_pods=(pod("r-syncer-0", syncer_digest(made.run()) if known else "old"),))
+
+    assert specs(scene(known=True).plan()).keys() == {"r-a-0", "r-b-0", "r-c-0"}
+    assert specs(scene().plan()).keys() == {"r-b-0", "r-c-0"}
+    assert (
+        scene()
+        .condition("Progressing")[2]
+        .startswith("2 units wait until all shards know the new batch; 2 of 6")
+    )
+    turn = scene()
+    for name in ("r-a-0", "r-b-0", "r-c-0"):
+        turn.unit(name, unit_status())
+    assert list(specs(turn.plan())) == ["r-b-0"], "a unit of another pool has its turn"
+    assert specs(scene(units=3).plan()).keys() == {"r-b-0", "r-c-0"}, "nor is a unit made with it"
+    assert specs(scene(units=3, batch=8).plan()).keys() == {"r-a-0", "r-a-2", "r-b-0", "r-c-0"}
+    for batch, made in ((8, {"r-d-0", "r-d-1"}), (9, set())):
+        more = scene().change([*pools, {"name": "d", **kind, "batch": batch}])
+        assert {name for name in specs(more.plan()) if name.startswith("r-d")} == made, "a further pool"
 
 
 def test_units_that_lost_the_syncer_are_not_all_changed_at_once() -> None:

@@ -98,7 +98,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards)
     # What another version has made of a pool is better than what this one would make of a pool that it does not know.
     changing = rollout.now if run.knows("pools", "podTemplate") else ()
-    new = fitting(run.room, wanted, run.units)
+    new = fitting(run.room, wanted, run.units) - rollout.held
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.limits import fitting
 from atoll_operator.plan.run.observed import KIND, PLACING, ROLLED, RunObserved, UnitFacts
 from atoll_operator.plan.run.workloads import syncer_digest
-
-_BATCH = attrgetter("batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +19,8 @@ class Rollout:
     """Units whose spec is not the wanted one, including those in `now`."""
     message: str = ""
     """Why the others wait; empty if none does."""
+    held: frozenset[str] = frozenset()
+    """Units that get no larger batch yet, also some that are not there and are created later."""
 
 
 def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: float) -> Rollout:
@@ -29,37 +29,59 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
     most one is away at a time; units created by users count as others that learn. A unit with the new spec that has
     found no hosts for ten minutes does not block the others, unless the change says where pods may run, because then
     the change may be the cause. A unit that failed with the new spec does block them. The units' conditions are current
-    while the whole syncer serves, since `serving_since`. No unit gets a batch that a shard does not know yet."""
+    while the whole syncer serves, since `serving_since`. No unit gets a larger batch while a shard may not know it, and
+    the others do not wait for that."""
     units, quorum, serving_since = run.own_units, run.spec.quorum.min, run.syncer.serving_since
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     rolled = {spec.pool: ROLLED(spec) for spec in {spec.pool: spec for spec in wanted.values()}.values()}
     changed = (name for name, unit in own.items() if unit.rolled not in (None, rolled[wanted[name].pool]))
     outdated = tuple(sorted(changed))
-    idle = tuple(name for name in outdated if own[name].idle(serving_since, now))
-    waiting = [name for name in outdated if name not in idle]
+    held = _held(run, wanted, outdated)
+    shards = f"{len(held)} units wait until all shards know the new batch" if held else ""
+    free = [name for name in outdated if name not in held]
+    idle = tuple(name for name in free if own[name].idle(serving_since, now))
+    waiting = [name for name in free if name not in idle]
     others = {name: unit for name, unit in units.items() if unit.by_hand}
     learning = {name for name, unit in (own | others).items() if unit.learning}
     there = wanted.keys() & units.keys()  # also one that is being deleted, and comes back
     total = len(there | fitting(run.room, wanted, run.units) | others.keys())
-    if any(_differs(own[name], wanted[name], _BATCH) for name in outdated):
-        known = {"", syncer_digest(run)}
-        if not known.issuperset(pod.contract for pod in run.syncer_pods):
-            return Rollout((), outdated, f"{len(outdated)} units wait until all shards know the new batch")
     if idle or not waiting:
-        turn = f"{len(waiting)} of {total} units wait for their turn"
-        return Rollout(idle, outdated, turn if waiting else "")
+        turn = f"{len(waiting)} of {total} units wait for their turn" if waiting else ""
+        return Rollout(idle, outdated, "; ".join(filter(None, (shards, turn))), held)
     left = f"{len(waiting)} of {total} units have yet to be made anew for the new spec"
+    left = f"{shards}; {left}" if shards else left
     if serving_since is None:
-        return Rollout((), outdated, f"{left}; waits for the syncer")
+        return Rollout((), outdated, f"{left}; waits for the syncer", held)
     chosen = min(waiting, key=lambda name: (name in learning, name))
     moves = _differs(own[chosen], wanted[chosen], PLACING)  # the change may be why there are no hosts
     homeless = {name for name in own.keys() - outdated if not moves and own[name].homeless(now)}
     if len((learning | homeless) - {chosen}) < total - 1:
-        return Rollout((), outdated, f"{left}; waits until all others learn, {len(learning)} of {total} do")
+        others_learn = f"{left}; waits until all others learn, {len(learning)} of {total} do"
+        return Rollout((), outdated, others_learn, held)
     if len(learning - {chosen}) < quorum:
         spares = f"quorum.min {quorum} of {total} units spares none: lower it or add a unit"
-        return Rollout((), outdated, f"{left}; {spares}")
-    return Rollout((chosen,), outdated, left)
+        return Rollout((), outdated, f"{left}; {spares}", held)
+    return Rollout((chosen,), outdated, left, held)
+
+
+def _held(
+    run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], outdated: Collection[str]
+) -> frozenset[str]:
+    """Units whose batch grows while a shard was started with another contract. A unit to create is compared with its
+    pool's units, or with all units if the pool has none."""
+    units, pools = run.own_units, dict[str, int]()
+    for unit in units.values():
+        if unit.spec is not None and not unit.by_hand:
+            pools[unit.spec.pool] = max(pools.get(unit.spec.pool, 0), unit.spec.batch)
+    most = max(pools.values(), default=math.inf)
+    new = fitting(run.room, wanted, run.units)
+    grow = {name for name in new if wanted[name].batch > pools.get(wanted[name].pool, most)}
+    for name in outdated:
+        spec = units[name].spec
+        if spec is not None and spec.batch < wanted[name].batch:
+            grow.add(name)
+    known = not grow or {"", syncer_digest(run)}.issuperset(pod.contract for pod in run.syncer_pods)
+    return frozenset() if known else frozenset(grow)
 
 
 def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
