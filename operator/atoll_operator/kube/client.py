@@ -49,9 +49,9 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-    `count_error` gets the status code of each error, or `unreachable`. `time_out` is for one try, except of a
-    create, and also bounds the wait between two tries. `may_write` is asked before each try of a write, so that a
-    process that was paused does not write late."""
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is for one try, and also bounds
+    the wait between two tries; with the default, what may create an object has more time. `may_write` is asked
+    before each try of a write, so that a process that was paused does not write late."""
 
     def __init__(
         self,
@@ -177,7 +177,8 @@ class ApiClient:
         data, problem, asked = None if body is None else msgspec.json.encode(body), "", 0.0
         # Compressing costs the API server more than the network saves.
         headers = {"Content-Type": content_type, "Accept": accept, "Accept-Encoding": "identity"}
-        limit = CREATE_TIME_OUT if method == "POST" else self._time_out
+        creates = self._time_out is TIME_OUT and (method == "POST" or content_type == APPLY)
+        limit = CREATE_TIME_OUT if creates else self._time_out
         url = self.credentials.server + path
         self.under_way += 1
         try:

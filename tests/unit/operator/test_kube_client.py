@@ -115,14 +115,28 @@ async def test_a_no_is_told_apart_and_not_asked_again(server: Server) -> None:
     assert len(server.requests) == len(table)
 
 
-async def test_a_create_is_answered_also_if_a_webhook_hangs_for_its_whole_time(server: Server) -> None:
+async def test_a_create_is_answered_also_if_a_webhook_hangs_for_its_whole_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kubernetes allows webhooks 30 s, and creates 34 s."""
-    server.silent, server.answers = True, iter([says(500, message='failed calling webhook "w": deadline')])
-    asyncio.get_running_loop().call_later(0.3, setattr, server, "silent", False)
-    async with server.cluster(time_out=ClientTimeout(total=0.1)) as cluster:
-        with pytest.raises(errors.Refused, match='failed calling webhook "w"'):
-            await cluster.create(POD)
-    assert server.requests == [f"POST {PATH}"] and (client.CREATE_TIME_OUT.total or 0) > 34
+    assert (client.CREATE_TIME_OUT.total or 0) > 34
+    short = ClientTimeout(total=0.1)
+    monkeypatch.setattr(client, "TIME_OUT", short)
+    async with (
+        server.cluster(time_out=short) as cluster,
+        server.cluster(time_out=ClientTimeout(total=0.05)) as quick,
+    ):
+        for write, request in ((cluster.create, f"POST {PATH}"), (cluster.apply, f"PATCH {PATH}/p")):
+            server.silent, server.requests = True, []
+            server.answers = iter([says(500, message='failed calling webhook "w": deadline')])
+            asyncio.get_running_loop().call_later(0.3, setattr, server, "silent", False)
+            with pytest.raises(errors.Refused, match='failed calling webhook "w"'):
+                await write(POD)
+            assert server.requests == [request]
+        server.silent = True
+        with pytest.raises(errors.Unreachable):
+            await asyncio.wait_for(quick.create(POD), 20)  # as for the Lease
+        server.silent = False
 
 
 async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
