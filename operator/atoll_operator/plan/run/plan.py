@@ -56,7 +56,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     wanted = unit_specs(run)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
     present = {name: unit.status for name, unit in units.items() if name in expected and unit.ours}
-    rollout = plan_rollout(run, wanted, now)
+    new = fitting(run.room, wanted, run.units)
+    rollout = plan_rollout(run, wanted, new, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
     stopped = suspension is not None and suspension.done and suspension.written
@@ -98,7 +99,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards)
     # What another version has made of a pool is better than what this one would make of a pool that it does not know.
     changing = rollout.now if run.knows("pools", "podTemplate") else ()
-    new = fitting(run.room, wanted, run.units) - rollout.held
+    new -= rollout.held
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,
