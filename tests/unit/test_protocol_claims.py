@@ -156,15 +156,21 @@ def test_tokens_of_an_incarnation_are_held_against_the_time_since_it_joined(
     assert not claims.untimely(steps, {}, "run-v6e-0", present=present, fastest=fastest), "no batch is known"
 
 
-@pytest.mark.parametrize("away", [0, 1000])
-def test_a_shard_that_was_restarted_refuses_the_same_steps_and_takes_those_made_while_it_was_away(
-    away: int,
-) -> None:
+def restarted(away: int) -> Shard:
+    """A shard that has merged units a and b once, and was away for so many seconds."""
     shard = Shard("a", "b")
     for name in "ab":
         shard.answer(shard.part(name))
     shard.run(1)
     shard.restart(away)
+    return shard
+
+
+@pytest.mark.parametrize("away", [0, 1000])
+def test_a_shard_that_was_restarted_refuses_the_same_steps_and_takes_those_made_while_it_was_away(
+    away: int,
+) -> None:
+    shard = restarted(away)
     for name in "ab":
         shard.steps[name] += away
         shard.tell(joined(name))
@@ -178,11 +184,7 @@ def test_a_shard_that_was_restarted_refuses_the_same_steps_and_takes_those_made_
 
 
 def test_a_unit_that_began_while_a_shard_was_away_for_an_hour_is_believed() -> None:
-    shard = Shard("a", "b")
-    for name in "ab":
-        shard.answer(shard.part(name))
-    shard.run(1)
-    shard.restart(3600)
+    shard = restarted(3600)
     shard.tell(joined("a"), joined("b", 2))
     shard.steps.update(a=shard.steps["a"] + 3600, b=3500)
     while not shard.machine.rounds.in_flight:
@@ -193,11 +195,7 @@ def test_a_unit_that_began_while_a_shard_was_away_for_an_hour_is_believed() -> N
 
 
 def test_the_first_unit_that_reports_after_a_restart_does_not_decide_how_fast_the_others_are() -> None:
-    shard = Shard("a", "b")
-    for name in "ab":
-        shard.answer(shard.part(name))
-    shard.run(1)
-    shard.restart(600)
+    shard = restarted(600)
     shard.tell(joined("a"), joined("b"))
     shard.steps["b"] += 600
     for _ in range(3):
