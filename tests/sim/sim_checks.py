@@ -440,7 +440,7 @@ class Checks:
         nothing newer was merged."""
         machine, p, unit = process.machine, merge.round.fragment, member.unit
         who, anchor = (unit, member.incarnation), member.anchor
-        current, age = machine.versions[p], merge.round.step - anchor
+        current, age = machine.versions[p], member.round.step - anchor
         value: Value | None = process.memory[p]
         known = False
         while value is not None and value.lineage == process.lineage:
@@ -453,7 +453,7 @@ class Checks:
         turn = min(self._turns[process, merge.round, header] for header in headers)
         oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):
-            raise Violation(f"{merge.round}: {unit} is {age} steps old")
+            raise Violation(f"{merge.round}: {unit} was {age} steps old when it was asked")
 
     def _starved(self, process: ShardProcess, held: Round) -> None:
         """A unit that could take part in several merges of a fragment in a row must be in one of them."""

@@ -403,6 +403,17 @@ def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_
     assert shard.machine.rounds.taking("a", 0) == (newer.round,) != (slow.round,)
 
 
+def test_a_contribution_that_is_carried_over_counts_though_its_anchor_has_become_too_old() -> None:
+    story = Story(replace(LONE, interval=10, stale_intervals=1), "ab")
+    story.run(10)
+    slow, near = story.part("a"), story.part("b")
+    story.tell(offered(slow, 6.0), offered(near, 0.5), Received(near, 1.0))
+    story.run(10)
+    assert story.round().step - slow.anchor > story.machine.rules.interval
+    story.tell(Received(slow, 1.0), Received(story.part("b"), 1.0))
+    assert [member.unit for member in story.asked(Merge)[-1].members] == ["a", "b"]
+
+
 def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_it_is_asked_again() -> None:
     """Its hosts have dropped their answer, so a header that was under way at that time has no body."""
     shard = Shard(replace(RULES, quorum=2))
@@ -423,16 +434,6 @@ def test_at_the_end_a_round_that_no_unit_will_answer_is_given_up_at_once() -> No
     story.tell(Declined(story.part("a", 1), "no memory"), Tick())
     assert story.machine.finishing and [each.attempt for each in story.machine.rounds.in_flight] == [1, 0]
     assert not story.tell(Left("a", 1, 0)).machine.rounds.in_flight
-
-
-def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
-    """The fragment is already due again, and K is one."""
-    shard = Shard()
-    held = shard.machine.rounds.in_flight[shard.round(1)]
-    for unit in "ab":
-        held.contributions.add(shard.part(unit, 1))
-    held.contributions.bodies["b"] = {0: 1.0}
-    assert held.close(P, held.opened + P + 1) == ([], ["a"])
 
 
 @pytest.mark.parametrize("slow", [0, 1])

@@ -299,7 +299,8 @@ class OpenRounds:
         if earlier is None:
             return held
         for name, member in list(earlier.contributions.members.items()):
-            stale = versions.unusable(member.anchor, self.units[name], round_id.step, self.rules)
+            # Its age counts when it was asked for: it is a round older now because this shard carried it over.
+            stale = versions.unusable(member.anchor, self.units[name], member.round.step, self.rules)
             if stale:
                 self.exclude(earlier, name, stale)
             else:

@@ -60,12 +60,13 @@ class Contributions:
 
     @property
     def levels(self) -> dict[str, float]:
-        """The norm of each member, as `norms` compares it. All bodies must be here. Steps are clipped to
+        """The norm of each member with its body here, as `norms` compares it. Steps are clipped to
         `MOST_STALE_INTERVALS` times their median, so that a unit cannot lower its norm by claiming more steps."""
-        steps = clipped([member.steps for member in self.members.values()], MOST_STALE_INTERVALS)
+        whole = [name for name in self.members if len(self.bodies.get(name, ())) == len(self.parts[name])]
+        steps = clipped([self.members[name].steps for name in whole], MOST_STALE_INTERVALS)
         return {
             name: norms.level(math.sqrt(math.fsum(self.bodies[name].values())), count)
-            for name, count in zip(self.members, steps, strict=True)
+            for name, count in zip(whole, steps, strict=True)
         }
 
     def outrun(self, part: Part) -> bool:
@@ -243,20 +244,14 @@ class Round:
         deadline = now + (SLACK * seconds + rules.patience if seconds > 0 else rules.transfer)
         contributions.deadlines[unit] = max(deadline, contributions.deadlines.get(unit, deadline))
 
-    def close(self, seconds: float, now: float) -> tuple[list[str], list[str]]:
-        """Freezes membership. Returns the units that have a header in but are not members of this round: those with
-        another header missing, and those with bodies that come too late for it.
+    def close(self, seconds: float) -> list[str]:
+        """Freezes membership. Returns the units with a header in that are not members, because another is missing.
 
         Args:
             seconds: as for `in_time`.
         """
-        self.stage, contributions = "Receiving", self.contributions
-        self.enough = self.in_time(seconds)
-        arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
-        arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
-        quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
-        belated = [name for name in quickest[self.quorum :] if arrivals[name] > self.enough]
-        return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
+        self.stage, self.enough = "Receiving", self.in_time(seconds)
+        return sorted(set(self.contributions.parts) - set(self.contributions.members))
 
     def overdue(self, live: Collection[str], interval: float, now: float) -> dict[str, str]:
         """Members with bodies that are not awaited any more, and why.
@@ -274,11 +269,15 @@ class Round:
                 found[name] = "its body is not here in time"
         return found
 
+    def awaits(self, now: float) -> bool:
+        """A body that is missing may still come in time."""
+        arrivals, lacking = self.contributions.arrivals, self.contributions.lacking
+        return now < self.enough and any(arrivals.get(name, now) <= self.enough for name in lacking)
+
     @property
-    def spare(self) -> list[str]:
-        """Members whose bodies are missing and not needed for the quorum."""
-        lacking = self.contributions.lacking
-        return lacking if len(self.contributions.members) - len(lacking) >= self.quorum else []
+    def complete(self) -> bool:
+        """The bodies of K members are here."""
+        return len(self.contributions.members) - len(self.contributions.lacking) >= self.quorum
 
     def drop(self, unit: str) -> None:
         """The unit goes on without this round."""

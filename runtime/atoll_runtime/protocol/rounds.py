@@ -186,7 +186,7 @@ class Rounds(OpenRounds):
         due = self._due
         if self._has_place(p) and not self._fits_beside(p, due) and all(held.open for held in due):
             for held in due:
-                if held.stage == "Receiving" and held.spare:
+                if held.stage == "Receiving" and held.complete:
                     held.enough = min(held.enough, now)
                     self._receive(held, now)
                     return
@@ -204,21 +204,19 @@ class Rounds(OpenRounds):
     def _close(self, held: Round, now: float) -> None:
         """Freezes membership."""
         self.roster.close(held.id)
-        late, belated = held.close(self.punctual_seconds, now)
-        for name in late:
+        for name in held.close(self.punctual_seconds):
             self.exclude(held, name, "late")
-        self.effects.append(Release(held.id, None, tuple(sorted({*held.contributions.members, *belated}))))
-        for name in belated:
-            self.carry(held, name)
+        self.effects.append(Release(held.id, None, tuple(sorted(held.contributions.members))))
 
     def _receive(self, held: Round, now: float) -> None:
-        """Drops members with bodies that do not come, and merges the others once their bodies are here."""
+        """Drops members with bodies that do not come, and merges the others once their bodies are here. A body that
+        comes too late is carried over, unless it is needed because one of K was wrong."""
         for name, why in held.overdue(self.roster.live, self.interval_seconds or math.inf, now).items():
             self.exclude(held, name, why)
-        for name in held.spare if now >= held.enough else []:
-            self.carry(held, name)
-        if held.quorate and not held.contributions.lacking:
+        if held.complete and not held.awaits(now):
             self._screen(held)
+            for name in held.contributions.lacking if held.complete else []:
+                self.carry(held, name)
         if not held.quorate:
             if now >= held.rests:
                 self._again(held, held.short, now)
@@ -226,7 +224,7 @@ class Rounds(OpenRounds):
             self._merge(held, now)
 
     def _screen(self, held: Round) -> None:
-        """Refuses members with norms that are outliers."""
+        """Refuses members with norms that are outliers among the bodies that are here."""
         if not self.rules.guard:
             return
         contributions, versions = held.contributions, self.versions[held.id.fragment]
