@@ -151,10 +151,11 @@ def _show(
             failure = unit.status.last_failure
             if failure is not None and unit.status.restart_count >= FAILURES and not killed:
                 raise CommandError(f"{each} fails again and again: {failure.reason}: {failure.message}")
-        return sample_of(name, operator.objects, time.time())
+        sample = sample_of(name, operator.objects, time.time())
+        pods.give_way(unit for unit, seen in sample.units.items() if seen.learning)  # to those that start
+        return sample
 
     def kill(victims: Sequence[PodView]) -> None:
-        pods.give_way()
         for victim in victims:
             killed.append(victim.name)
             pods.all[victim.name].signal(signal.SIGKILL)
@@ -175,7 +176,6 @@ def _show(
             watch.until("a quarter of the target", lambda sample: sample.run.step >= target // 4, SILENCE)
         with console.stage("heal", "One learner killed with SIGKILL; the others go on"):
             healing.kill_unit()
-            pods.give_way()
         with console.stage("finish", "To the target, and what was learnt"):
             watch.until("completion", lambda sample: sample.run.complete, SILENCE)
             pods.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -165,11 +166,14 @@ class Pods:
             elif not pod.told and pod.process is None:  # a syncer, which keeps its journal
                 self._start(pod, now)
 
-    def give_way(self) -> None:
-        """Lower the priority of present learners, so that later ones get the cores. On a cluster each has a host."""
-        for pod in self.all.values():
-            if pod.told and pod.process is not None and pod.alive:
+    def give_way(self, units: Iterable[str]) -> None:
+        """Lower the priority of these units' processes, so that others get the cores. On a cluster each has a host."""
+        for pod in (pod for unit in units for pod in self.of_unit(unit)):
+            if pod.process is not None and pod.alive:
                 os.setpriority(os.PRIO_PGRP, pod.process.pid, NICE)
+                # Each process has a session of its own, and Linux may share the cores among sessions.
+                with contextlib.suppress(OSError):
+                    Path(f"/proc/{pod.process.pid}/autogroup").write_text(str(NICE))
 
     def close(self) -> None:
         """Kill every process."""
