@@ -28,7 +28,13 @@ def warm(*levels: float, merges: int = WARM) -> Norms:
         pytest.param(Norms(), {"a": 0.0, "b": 0.1, "c": 9.0}, {"c"}, id="the-first-merge-of-three"),
         pytest.param(warm(merges=WARM - 1), {"a": 5.0}, set(), id="before-it-is-warm"),
         pytest.param(
-            warm(-4.0, 0.0, 4.0, merges=MERGES), {"a": 6.0, "b": 0.0}, set(), id="a-wide-spread-allows-more"
+            warm(-4.0, 0.0, 4.0, merges=MERGES), {"a": 5.0, "b": 0.0}, set(), id="a-wide-spread-allows-more"
+        ),
+        pytest.param(
+            warm(0.0, -1.2, merges=MERGES),
+            {"a": 8.1, "b": -1.2, "c": 0.0},
+            {"a"},
+            id="beside-norms-of-two-sizes",
         ),
         pytest.param(warm(), {"a": 9.0, "b": 9.1, "c": 9.2}, set(), id="all-of-them-so-the-run-has-changed"),
     ],

@@ -22,9 +22,9 @@ LEAST_UNITS = 3
 """Values that a median needs to show which one is wrong."""
 FLOOR = math.log(32.0)
 """A norm may always be this far above the median, whatever the spread."""
-SPREADS = 6.0
-"""A norm may be this many spreads above the median. The spread is the median distance from the median, scaled to a
-standard deviation."""
+SPREADS, CEILING = 6.0, math.log(256.0)
+"""A norm may be this many spreads above the median, but never farther than the ceiling. The spread is the median
+distance from the median, scaled to a standard deviation. It is large where norms are of two sizes."""
 ATTEMPTS = 7
 """After this many attempts of a round, which take 120 steps, only units that have answered count, because others say
 nothing of the norms."""
@@ -90,4 +90,4 @@ def bounds(levels: Sequence[float]) -> tuple[float, float]:
     spread = (
         SCALE * median_low([abs(each - middle) for each in levels]) if len(levels) >= LEAST_SPREAD else 0.0
     )
-    return middle, middle + max(FLOOR, SPREADS * spread)
+    return middle, middle + min(max(FLOOR, SPREADS * spread), CEILING)

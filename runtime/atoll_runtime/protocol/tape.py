@@ -25,7 +25,7 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR
 
-FORMAT = 20
+FORMAT = 21
 
 
 class TapeError(ValueError):
