@@ -54,9 +54,10 @@ class Folder:
         self.durable, self.pending = dict(self.names), []
 
     def lose_power(self, rng: random.Random) -> None:
-        """Keep only the first few of the pending changes."""
-        for changes in self.pending[: rng.randint(0, len(self.pending))]:
-            apply(self.durable, changes)
+        """Keep any of the pending changes, in their order."""
+        count = rng.randint(0, len(self.pending))
+        for at in sorted(random.Random(count).sample(range(len(self.pending)), count)):
+            apply(self.durable, self.pending[at])
         self.names, self.pending = dict(self.durable), []
         for each in self.names.values():
             each.lose_power(rng)
