@@ -7,10 +7,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from atoll_runtime import files
 from atoll_runtime.payloads import StoreError
+
+if TYPE_CHECKING:
+    from atoll_runtime.checkpoint.cloudstorage import CloudStorage
 
 TIMEOUT = 60.0
 """Seconds for one call of a few bytes, including the client's own retries."""
@@ -31,28 +34,6 @@ def patience(size: int, timeout: float = TIMEOUT) -> float:
     return timeout + size / SLOWEST
 
 
-class Objects(Protocol):
-    """Objects by relative path. `seconds` bound one call. Errors are those of the library below."""
-
-    def list(self, folder: str, seconds: float) -> list[str]:
-        """Objects below a folder, in any order; empty if there is none."""
-        ...
-
-    def read(self, path: str, start: int, stop: int | None, seconds: float) -> bytes:
-        """Bytes [start, stop), fewer if the object ends before. Raises `FileNotFoundError`."""
-        ...
-
-    def write(self, path: str, data: bytes, seconds: float) -> None: ...
-
-    def delete(self, path: str, seconds: float) -> None:
-        """Removes an object, if it exists."""
-        ...
-
-    def delete_tree(self, folder: str, seconds: float) -> None:
-        """Removes everything below a folder, if it exists."""
-        ...
-
-
 class Bucket:
     """Objects below one URI, by relative path. Safe to use from several threads."""
 
@@ -63,7 +44,9 @@ class Bucket:
         self.uri = uri.rstrip("/")
         self._timeout = timeout
         with self._named(""):
-            self._objects = Folder(Path(place)) if scheme == "file" else _cloud_storage(place)
+            self._objects: Folder | CloudStorage = (
+                Folder(Path(place)) if scheme == "file" else _cloud_storage(place)
+            )
 
     def address(self, path: str) -> str:
         """The full URI of `path`."""
@@ -122,12 +105,13 @@ class Bucket:
 
 
 class Folder:
-    """A folder of this machine. Its calls have no time-out."""
+    """Objects in a folder of this machine, by relative path. Its calls have no time-out."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def list(self, folder: str, seconds: float) -> list[str]:
+        """Objects below a folder, in any order; empty if there is none."""
         return [
             os.path.relpath(Path(where, name), self._root)
             for where, _, names in os.walk(self._root / folder, onerror=_unless_gone)
@@ -136,6 +120,7 @@ class Folder:
         ]
 
     def read(self, path: str, start: int, stop: int | None, seconds: float) -> bytes:
+        """Bytes [start, stop), fewer if the object ends before. Raises `FileNotFoundError`."""
         with (self._root / path).open("rb") as file:
             file.seek(start)
             return file.read(-1 if stop is None else max(stop - start, 0))
@@ -152,7 +137,7 @@ class Folder:
         shutil.rmtree(self._root / folder, onerror=lambda call, path, info: _unless_gone(info[1]))
 
 
-def _cloud_storage(place: str) -> Objects:
+def _cloud_storage(place: str) -> CloudStorage:
     from atoll_runtime.checkpoint.cloudstorage import CloudStorage  # imports what a folder does not need
 
     return CloudStorage(place)

@@ -36,7 +36,7 @@ os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
 
 class CloudStorage:
-    """Implements `bucket.Objects`."""
+    """As `bucket.Folder`. `seconds` bound one call; errors are the library's."""
 
     def __init__(self, place: str) -> None:
         """`place`: the bucket's name, and a folder after a slash."""
