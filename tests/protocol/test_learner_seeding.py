@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 from protocol_parties import eventually
+from unit_saves import host_manifest
 
 from atoll_runtime.checkpoint import arrays
-from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
 from atoll_runtime.learner import optimiser, peers, seed
@@ -221,20 +221,7 @@ def roll(inner, fragments, save, cut):
 
 def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=None, incarnation=1):
     """A save of `hosts` hosts with `devices` each; `mu` and its square as `nu`."""
-    whole = HostManifest(
-        run_uid=RUN.uid,
-        unit="a",
-        incarnation=incarnation,
-        host=0,
-        hosts=hosts,
-        cut=cut,
-        inner_step=cut + 7,
-        count=9,
-        fingerprint=layout.fingerprint,
-        shards=layout.shards,
-        optimizer=units.optimizer,
-        time=0.0,
-    )
+    whole = host_manifest(units, layout, cut, incarnation=incarnation, hosts=hosts)
     for host in range(hosts) if only is None else only:
         parts = {}
         for number, fragment in enumerate(layout.fragments):

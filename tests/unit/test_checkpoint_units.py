@@ -10,10 +10,10 @@ import tracemalloc
 import jax
 import numpy as np
 import pytest
+from unit_saves import host_manifest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.deadline import late
-from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.store import MOST_KEPT
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.learner import seed
@@ -43,7 +43,6 @@ def write(
     unit="a",
     host=0,
     hosts=1,
-    inner_step=None,
     keep=KEEP,
     incarnation=1,
     began=0.0,
@@ -51,20 +50,7 @@ def write(
 ):
     """Saves one host's part, with `cut` as its moments. Host 0, which began at `began`, also removes old saves."""
     store = UnitStore(uri, run, ADAMW)
-    facts = HostManifest(
-        run_uid=run,
-        unit=unit,
-        incarnation=incarnation,
-        host=host,
-        hosts=hosts,
-        cut=cut,
-        inner_step=cut if inner_step is None else inner_step,
-        count=cut,
-        fingerprint=LAYOUT.fingerprint,
-        shards=1,
-        optimizer=store.optimizer,
-        time=0.0,
-    )
+    facts = host_manifest(store, LAYOUT, cut, unit=unit, incarnation=incarnation, host=host, hosts=hosts)
     values = np.full(8 // hosts, cut, np.float32)
     start = host * len(values)
     store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
@@ -421,17 +407,8 @@ def test_host_0_holds_moments_once_while_it_loads_them(uri, monkeypatch):
     size, count = 1 << 16, 16
     wanted = build_layout([TensorInfo(f"w{n}", (size,), False, False) for n in range(count)], count)
     store, values = UnitStore(uri, "new", ADAMW), np.ones(size, np.float32)
-    facts = {
-        "run_uid": "new",
-        "unit": "a",
-        "incarnation": 1,
-        "host": 0,
-        "hosts": 1,
-        "cut": 10,
-        "inner_step": 1,
-    }
-    facts |= {"count": 1, "fingerprint": wanted.fingerprint, "shards": 1, "optimizer": ADAMW, "time": 0.0}
-    store.save(HostManifest(**facts), {n: FragmentPart(0, size, 1, values, values) for n in range(count)})
+    parts = {n: FragmentPart(0, size, 1, values, values) for n in range(count)}
+    store.save(host_manifest(store, wanted, 10), parts)
     real = arrays.read
     monkeypatch.setattr(arrays, "read", lambda *asked: map(np.array, real(*asked)))  # whose memory is traced
     tracemalloc.start()

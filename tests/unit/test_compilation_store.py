@@ -172,26 +172,20 @@ def test_slow_bucket_is_awaited_for_the_limit_alone(world: World, monkeypatch: p
 def test_programs_of_unused_versions_are_removed_and_other_shapes_and_those_of_a_new_image_stay(
     world: World,
 ) -> None:
-    world.compile_and_keep({"step-1": b"program"}, versions="old")
+    for versions in ("old", "w"):
+        world.compile_and_keep({"step-1": b"program"}, versions=versions)
     world.compile_and_keep({"step-1": b"program"}, shape="t", host=1)
     world.bucket.write("cache/new/s/host-0/step-1", b"its host 0 has not told yet that it is used")
-    assert len(world.stored()) == 3
+    assert len(world.stored()) == 4
     world.bucket.write("cache/old/used", str(time.time() - compilation.UNUSED_SECONDS - 60).encode())
     world.compile_and_keep({"step-1": b"program"})
     assert world.stored() == [
-        "cache/new/s/host-0/step-1", "cache/v/s/host-0/step-1", "cache/v/t/host-1/step-1"
-    ]  # fmt: skip
+        "cache/new/s/host-0/step-1",
+        "cache/v/s/host-0/step-1",
+        "cache/v/t/host-1/step-1",
+        "cache/w/s/host-0/step-1",
+    ]
     world.bucket.read("cache/new/used")
-
-
-def test_units_of_different_images_leave_each_other_their_programs(world: World) -> None:
-    for versions in ("v", "w"):
-        world.compile_and_keep({"step-1": versions.encode()}, versions=versions)
-    for versions in ("v", "w", "v", "w"):
-        store = world.open(versions=versions)
-        assert store.get("step-1") == versions.encode()
-        store.settle()
-        store.close(20)
 
 
 RUN, UNIT = run_contract(), unit_contract(hosts=2, batch=8, streams=2)

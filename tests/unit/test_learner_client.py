@@ -14,7 +14,7 @@ from protocol_parties import until
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop
-from atoll_runtime.learner.start import Start, _merged
+from atoll_runtime.learner.start import Start
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.messages import Beginning, Header, Report
@@ -308,11 +308,3 @@ async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back
         assert (arrival.version, client.merged()) == (version, furthest)
         client.adopt(0, arrival)
     await client.disconnect()
-
-
-def test_merged_tokens_come_from_the_checkpoint_without_a_syncer() -> None:
-    def unit(merged: int) -> dict[str, Any]:
-        return {"account": {"merged": merged, "owned": [0, 1, 2]}}
-
-    assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
-    assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0
