@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -39,20 +40,27 @@ def held(store, step):
     return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
 
 
-def ended(store, cut, part, shards=1, missing=list):
-    """Saves a part with real `Cuts` of its shard. Returns them, after they told that the cut ended."""
+@asynccontextmanager
+async def serving(store, shards=1, missing=list):
+    """Real `Cuts` of a shard, and an event that is set when they have told that a cut ended."""
+    done = asyncio.Event()
+    spec, meta = CheckpointSpec(uri=store.uri), {"run_uid": "b"}
+    cuts = Cuts(spec, store, 0, shards, missing, meta, lambda *_: done.set())
+    task = asyncio.create_task(cuts.serve())
+    try:
+        async with asyncio.timeout(50):
+            yield cuts, done
+    finally:
+        task.cancel()
+
+
+def ended(store, cut, part, **shards):
+    """Saves a part. Returns the `Cuts`, after they told that the cut ended."""
 
     async def save():
-        done = asyncio.Event()
-        spec, meta = CheckpointSpec(uri=store.uri), {"run_uid": "b"}
-        cuts = Cuts(spec, store, 0, shards, missing, meta, lambda *_: done.set())
-        serving = asyncio.create_task(cuts.serve())
-        try:
+        async with serving(store, **shards) as (cuts, done):
             cuts.submit(Job(cut, lambda: part))
-            async with asyncio.timeout(50):
-                await done.wait()
-        finally:
-            serving.cancel()
+            await done.wait()
         return cuts
 
     return asyncio.run(save())
@@ -169,24 +177,14 @@ def test_while_a_save_hangs_no_other_copies_the_arrays_and_the_next_one_is_whole
         copied.append(len(late(arrays.CALLS)))
         return make_part(20, 3.0)
 
-    def missing():
-        return []
-
     async def save():
-        done = asyncio.Event()
-        spec, meta = CheckpointSpec(uri=store.uri), {"run_uid": "b"}
-        cuts = Cuts(spec, store, 0, 1, missing, meta, lambda *_: done.set())
-        serving = asyncio.create_task(cuts.serve())
-        try:
+        async with serving(store) as (cuts, done):
             cuts.submit(Job(CutId(20, 20), make))
-            async with asyncio.timeout(50):
-                while not cuts.error:
-                    await asyncio.sleep(0)
-                told = cuts.error, list(copied)
-                released.set()
-                await done.wait()
-        finally:
-            serving.cancel()
+            while not cuts.error:
+                await asyncio.sleep(0)
+            told = cuts.error, list(copied)
+            released.set()
+            await done.wait()
         return told
 
     error, before = asyncio.run(save())
