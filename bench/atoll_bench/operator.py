@@ -47,7 +47,6 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
                 await _warm(bed)
             for turn in range(repeat):
                 for shape in _shapes(cases):
-                    bed.ends = shape is HUGE and turn + 1 == repeat  # deleting its pods takes minutes
                     say(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
                     try:
                         found = await _round(bed, shape, cases, turn)

@@ -14,34 +14,6 @@ from atoll_cli.errors import CommandError
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_COMPONENT, LABEL_UNIT, LEARNER
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    resource_version: str = ""
-    deletion_timestamp: str = ""
-
-
-class _Status(msgspec.Struct):
-    phase: str = "Pending"
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    status: _Status
-
-
-class Event(msgspec.Struct):
-    """The part of a watch's line that is used."""
-
-    type: str
-    object: _Pod
-
-
-_decode = msgspec.json.Decoder(Event).decode
-
-
 @dataclass(slots=True)
 class Life:
     """One pod. Times are the monotonic seconds at which the watch reported a change; None if it has not yet."""
@@ -69,24 +41,25 @@ class Pods:
 
     def see(self, line: bytes, at: float) -> None:
         """Processes one event of the watch. Raises `CommandError` if the watch has ended with an error."""
-        try:
-            event = _decode(line)
-        except msgspec.MsgspecError as error:
-            raise CommandError(f"the watch of pods says {line[:300]!r}: {error}") from error
-        metadata = event.object.metadata
-        self._version = metadata.resource_version
-        if metadata.labels.get(LABEL_COMPONENT) != LEARNER:
+        event = msgspec.json.decode(line)
+        if event["type"] == "ERROR":
+            raise CommandError(f"the watch of pods says {line[:300]!r}")
+        pod = event["object"]
+        metadata = pod["metadata"]
+        self._version = metadata["resourceVersion"]
+        labels = metadata.get("labels", {})
+        if labels.get(LABEL_COMPONENT) != LEARNER:
             return
-        life = self.lives.get(metadata.uid)
-        incarnation = int(metadata.annotations.get(ANNOTATION_INCARNATION, 0))
+        uid, incarnation = metadata["uid"], int(metadata["annotations"][ANNOTATION_INCARNATION])
+        life = self.lives.get(uid)
         if life is None:
-            unit = metadata.labels[LABEL_UNIT]
-            life = self.lives[metadata.uid] = Life(metadata.name, unit, incarnation, at, at)
+            life = self.lives[uid] = Life(metadata["name"], labels[LABEL_UNIT], incarnation, at, at)
             self.alive += 1
         elif incarnation > life.incarnation:
             life.incarnation, life.told = incarnation, at
-        phase = event.object.status.phase
-        over = event.type == "DELETED" or metadata.deletion_timestamp or phase in ("Failed", "Succeeded")
+        phase = pod["status"].get("phase")
+        ended = event["type"] == "DELETED" or phase in ("Failed", "Succeeded")
+        over = ended or "deletionTimestamp" in metadata
         if over and life.left is None:
             life.left = at
             self.alive -= 1

@@ -57,14 +57,21 @@ class Testbed:
     """Has all rights and is not throttled."""
     bare: Client
     """Has the operator's rights and number of connections, and is throttled like it."""
-    ends: bool = False
-    """Whether nothing follows this round, so that its namespace may stay."""
     _shape: Shape | None = None
+    _namespace: str = ""
 
-    async def shape(self, shape: Shape) -> None:
-        """Replaces the nodes with this shape's node pools, one fake node each."""
-        if shape == self._shape:
-            return
+    async def prepare(self, shape: Shape, namespace: str) -> None:
+        """Makes a namespace on nodes of this shape, in place of the namespace before, whose operator must have ended.
+        Raises `CommandError` if that is not gone after five minutes."""
+        if self._namespace:
+            await self._remove_namespace(self._namespace)
+        self._namespace = namespace
+        if shape != self._shape:
+            await self._replace_nodes(shape)
+        await self._make_namespace(namespace)
+
+    async def _replace_nodes(self, shape: Shape) -> None:
+        """One fake node for each of the shape's node pools."""
         if self._shape is not None:
             await asyncio.to_thread(self.kwok.remove, self._shape.node_names)
         nodes = [
@@ -81,7 +88,7 @@ class Testbed:
         await asyncio.to_thread(self.kwok.add, nodes)
         self._shape = shape
 
-    async def make_namespace(self, name: str) -> None:
+    async def _make_namespace(self, name: str) -> None:
         """Creates a namespace, and a volume for one syncer's claim."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await self.admin.call("POST", "/api/v1/namespaces", body)
@@ -103,8 +110,7 @@ class Testbed:
             interval=0.1,
         )
 
-    async def remove_namespace(self, name: str) -> None:
-        """Deletes a namespace, whose operator must have ended. Raises `CommandError` after five minutes."""
+    async def _remove_namespace(self, name: str) -> None:
         for kind in ("trainingruns", "learnerunits"):
             await self.admin.call("DELETE", url(kind, name), {"propagationPolicy": "Background"})
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}

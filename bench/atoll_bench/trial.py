@@ -65,16 +65,13 @@ class Trial:
     async def _ready(self) -> None:
         """Waits until the run is ready, which means that the operator has polled its syncer. Raises `CommandError`
         after a minute."""
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
+
+        async def ready() -> bool:
             run = await self.bed.admin.call("GET", f"{self._runs}/{RUN}")
-            conditions = {item["type"]: item for item in run.get("status", {}).get("conditions", [])}
-            ready = conditions.get("Ready", {})
-            if ready.get("status") == "True":
-                return
-            if time.monotonic() > deadline:
-                raise CommandError(f"the run is not ready: {ready.get('reason')}: {ready.get('message')}")
-            await asyncio.sleep(0.5)
+            conditions = run.get("status", {}).get("conditions", [])
+            return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+        await until("the run is ready", ready, READY_SECONDS, interval=0.5)
 
     async def bodies(self) -> list[Object]:
         """The learners' pods as the API server has them, in the order of their creation."""
@@ -179,9 +176,8 @@ class Trial:
 
 @asynccontextmanager
 async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods]:
-    """Creates a namespace on this shape's nodes and watches its pods. Deletes it at the end, unless `bed.ends`."""
-    await bed.shape(shape)
-    await bed.make_namespace(name)
+    """Creates a namespace on this shape's nodes and watches its pods."""
+    await bed.prepare(shape, name)
     pods = Pods()
     watching = asyncio.create_task(pods.follow(bed.admin, name))
     try:
@@ -190,8 +186,6 @@ async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods
     finally:
         watching.cancel()
         await asyncio.wait([watching])
-    if not bed.ends:
-        await bed.remove_namespace(name)
 
 
 @asynccontextmanager
