@@ -26,45 +26,33 @@ class SlowLink(Startable):
         """The proxy's port, after its start."""
         self._target, self._buffers = (host, port), buffers
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server
-        self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._started, self._ending = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="slowlink", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
-        listener = self._small(socket.create_server(("127.0.0.1", 0)))
-        starting = asyncio.start_server(self._accepted, sock=listener)
-        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._started.wait(10)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10)
-        self._loop.close()
+
+    async def _serve(self) -> None:
+        """Serves until `stop`. Then asyncio cancels what still runs."""
+        self._loop = asyncio.get_running_loop()
+        listener = self._small(socket.create_server(("127.0.0.1", 0)))
+        self.port = listener.getsockname()[1]
+        async with await asyncio.start_server(self._connected, sock=listener):
+            self._started.set()
+            await self._ending.wait()
 
     def _small(self, sock: socket.socket) -> socket.socket:
         for name in (socket.SO_SNDBUF, socket.SO_RCVBUF) if self._buffers else ():
             sock.setsockopt(socket.SOL_SOCKET, name, self._buffers)
         return sock
-
-    async def _end(self) -> None:
-        # Python 3.11 leaves connections open that are being accepted when the server is closed, or are cancelled.
-        self._loop.remove_reader(self._server.sockets[0].fileno())
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in self._tasks.copy():
-                task.cancel()
-            await asyncio.wait(others)
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        self._tasks.add(task := self._loop.create_task(self._connected(reader, writer)))
-        task.add_done_callback(self._tasks.discard)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
