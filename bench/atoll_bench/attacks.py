@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,11 @@ Sent = tuple[NDArray[Any], Contribution]
 
 
 class Attacker(SyncerClient):
-    """The client of one unit. Each kind of attack is a subclass that changes one thing."""
+    """The client of one unit, which changes each contribution by its attack."""
 
-    def __init__(self, *facts: Any) -> None:
+    def __init__(self, attack: Attack, *facts: Any) -> None:
         super().__init__(*facts)
+        self._attack = attack
         self.chance = np.random.default_rng(0)
         self.first: dict[int, Sent] = {}
         """The first contribution to each fragment, for attacks that need it."""
@@ -54,65 +56,11 @@ class Attacker(SyncerClient):
     def contribute(
         self, number: int, ask: PullRequest, codec: str, body: memoryview, offer: Contribution, *when: int
     ) -> None:
-        changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
+        changed, told = self._attack(self, number, np.array(codecs.view(body, codec)), offer)
         super().contribute(number, ask, codec, codecs.pack(changed, codec), told, *when)
 
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""
-        return values, offer
 
-
-class NotFinite(Attacker):
-    """One element is NaN in one contribution and infinite in the next one, in turn."""
-
-    turn = False
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        self.turn = not self.turn
-        values[self.chance.integers(values.size)] = np.nan if self.turn else np.inf
-        return values, offer
-
-
-class Scaled(Attacker):
-    """The contribution is multiplied by ten thousand."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
-
-
-class Flipped(Attacker):
-    """In one element of a hundred a bit of the exponent flips."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
-        first = 8 * values.itemsize - 9  # of the eight bits of the exponent, in bfloat16 and float32
-        struck = self.chance.random(bits.size) < BITS_SHARE
-        struck[self.chance.integers(bits.size)] = True
-        places = self.chance.integers(first, first + 8, np.count_nonzero(struck))
-        bits[struck] = bits[struck] ^ np.left_shift(1, places).astype(bits.dtype)
-        return values, offer
-
-
-class Boastful(Attacker):
-    """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, in later ones 10¹⁵
-    tokens."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        if number in self.first:
-            return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
-        self.first[number] = values, offer
-        tokens = MOST_STEPS * (offer.tokens // offer.steps)
-        return values, replace(offer, steps=MOST_STEPS, tokens=tokens, trained=tokens + offer.trained)
-
-
-class Repeating(Attacker):
-    """It sends its first contribution to each fragment again and again."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        return self.first.setdefault(number, (values, offer))
-
-
-class Dawdling(Attacker):
+class Dawdling(SyncerClient):
     """It reports that each step takes two hours."""
 
     def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
@@ -121,34 +69,72 @@ class Dawdling(Attacker):
             self._sessions[COORDINATOR].report(step, steps, tokens, loss, SLOW_SECONDS)
 
 
-class Opposed(Attacker):
+Attack = Callable[[Attacker, int, NDArray[Any], Contribution], Sent]
+"""Takes the attacker, the fragment's number, and a contribution, whose values it may change in place. Returns what is
+sent in its place."""
+
+
+def not_finite(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
+    """One element is NaN or infinite."""
+    values[one.chance.integers(values.size)] = one.chance.choice([np.nan, np.inf])
+    return values, offer
+
+
+def scaled(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
+    """The contribution is multiplied by ten thousand."""
+    return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
+
+
+def flipped(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
+    """In one element of a hundred a bit of the exponent flips."""
+    bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
+    first = 8 * values.itemsize - 9  # of the eight bits of the exponent, in bfloat16 and float32
+    struck = one.chance.random(bits.size) < BITS_SHARE
+    struck[one.chance.integers(bits.size)] = True
+    places = one.chance.integers(first, first + 8, np.count_nonzero(struck))
+    bits[struck] = bits[struck] ^ np.left_shift(1, places).astype(bits.dtype)
+    return values, offer
+
+
+def boastful(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
+    """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, in later ones 10¹⁵
+    tokens."""
+    if number in one.first:
+        return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
+    one.first[number] = values, offer
+    tokens = MOST_STEPS * (offer.tokens // offer.steps)
+    return values, replace(offer, steps=MOST_STEPS, tokens=tokens, trained=tokens + offer.trained)
+
+
+def repeated(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
+    """It sends its first contribution to each fragment again and again."""
+    return one.first.setdefault(number, (values, offer))
+
+
+def opposed(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
     """The contribution has the opposite sign."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        return -values, offer
+    return -values, offer
 
 
-class Noise(Attacker):
+def noise(one: Attacker, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
     """The contribution is noise of the same norm."""
-
-    def change(self, number: int, values: NDArray[Any], offer: Contribution) -> Sent:
-        noise = self.chance.standard_normal(values.size)
-        noise *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(noise)
-        return noise.astype(values.dtype), offer
+    found = one.chance.standard_normal(values.size)
+    found *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(found)
+    return found.astype(values.dtype), offer
 
 
-ATTACKS: dict[str, type[SyncerClient]] = {
+ATTACKS: dict[str, Callable[..., SyncerClient]] = {
     "none": SyncerClient,
-    "nan": NotFinite,
-    "scale": Scaled,
-    "bits": Flipped,
-    "tokens": Boastful,
-    "replay": Repeating,
+    "nan": partial(Attacker, not_finite),
+    "scale": partial(Attacker, scaled),
+    "bits": partial(Attacker, flipped),
+    "tokens": partial(Attacker, boastful),
+    "replay": partial(Attacker, repeated),
     "slow": Dawdling,
-    "sign": Opposed,
-    "noise": Noise,
+    "sign": partial(Attacker, opposed),
+    "noise": partial(Attacker, noise),
 }
-"""Clients by the attack's name on the command line."""
+"""Makers of clients by the attack's name on the command line."""
 
 
 LEARNERS = 8

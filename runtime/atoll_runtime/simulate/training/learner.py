@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from numpy.random import Generator
@@ -40,7 +40,7 @@ class Island:
     """Seconds of each step."""
     chance: Generator
     """Of its losses."""
-    client: type[SyncerClient] = SyncerClient
+    client: Callable[..., SyncerClient] = SyncerClient
     programs: Programs | None = None
     """Its own programs, if it computes with others than the rest of the training."""
     moments: Moments | None = None
