@@ -92,7 +92,7 @@ def test_the_learning_rate_of_least_loss_is_taken_and_what_diverged_is_only_show
         store.add(replace(EIGHT, case="tune", rate=value), result)
     assert best("30k", 8) == 2e-3
     store.add(replace(EIGHT, seed=1), DIVERGED)
-    assert report.groups(store.rows) == []
+    assert report.lines(store.rows) == []
 
 
 def test_a_finished_trial_is_found_again_by_another_process(store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from atoll_bench.parity.store import TUNING, Row
@@ -25,33 +25,29 @@ HEAD = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Group:
-    """Trials that differ only in their seeds and learning rates."""
-
-    trial: Trial
-    """With seed 0 and rate 0."""
-    parameters: int
-    cells: tuple[str, ...]
-    """Its row, below `HEAD`."""
-
-
-def groups(rows: Sequence[Row]) -> list[Group]:
-    """Groups rows in the order of case, size and budget. Leaves out tuning and trials that diverged."""
+def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """A line below `HEAD` for each group of trials that differ only in seed and rate, in the order of case, size and
+    budget. Leaves out tuning and trials that diverged."""
     counted = [(Trial.of(row), row) for row in rows if row["case"] != TUNING and row["loss"] is not None]
     baseline = {
         (trial.size, trial.steps, trial.seed): row["loss"]
         for trial, row in counted
         if trial.method == DATA_PARALLEL
     }
-    found = defaultdict[Trial, list[Row]](list)
+    groups = defaultdict[Trial, list[Row]](list)
     for trial, row in counted:
-        found[replace(trial, seed=0, rate=0.0)].append(row)
-    return sorted((_group(trial, each, baseline) for trial, each in found.items()), key=_order)
+        groups[replace(trial, seed=0, rate=0.0)].append(row)
+
+    def order(group: tuple[Trial, list[Row]]) -> tuple[object, ...]:
+        trial, (row, *_) = group
+        own = trial.method != DATA_PARALLEL, trial.learners, label(trial)
+        return (trial.case, row["parameters"], trial.steps, *own)
+
+    return [_line(trial, each, baseline) for trial, each in sorted(groups.items(), key=order)]
 
 
-def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Group:
-    parameters, tokens = rows[0]["parameters"], sum(row["tokens"] for row in rows)
+def _line(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> tuple[str, ...]:
+    tokens = sum(row["tokens"] for row in rows)
     gaps, shares = list[float](), ("", "", "")
     if trial.method != DATA_PARALLEL:
         plain = [(row["loss"], baseline.get((trial.size, trial.steps, row["seed"]))) for row in rows]
@@ -61,10 +57,10 @@ def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], f
             f"{sum(row['merged_tokens'] for row in rows) / tokens:.1%}",
             str(sum(row["refused"] for row in rows)),
         )
-    cells = (
+    return (
         trial.case,
         trial.size,
-        f"{parameters:,}",
+        f"{rows[0]['parameters']:,}",
         f"{tokens / len(rows) / 1e6:.2f} M",
         label(trial),
         mean([row["loss"] for row in rows], "{:.4f}"),
@@ -72,13 +68,6 @@ def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], f
         *shares,
         str(len(rows)),
     )
-    return Group(trial, parameters, cells)
-
-
-def _order(group: Group) -> tuple[object, ...]:
-    trial = group.trial
-    own = trial.method != DATA_PARALLEL, trial.learners, label(trial)
-    return (trial.case, group.parameters, trial.steps, *own)
 
 
 def label(trial: Trial) -> str:
@@ -98,10 +87,8 @@ def name(trial: Trial) -> str:
 
 def markdown(rows: Sequence[Row], command: str) -> str:
     """The whole page."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, *(group.cells for group in groups(rows)))]
-    return "\n".join(
-        [INTRODUCTION.format(command=command), "", lines[0], "|" + "---|" * len(HEAD), *lines[1:], ""]
-    )
+    head, *others = (f"| {' | '.join(cells)} |" for cells in (HEAD, *lines(rows)))
+    return "\n".join([INTRODUCTION.format(command=command), "", head, "|" + "---|" * len(HEAD), *others, ""])
 
 
 def mean(values: Sequence[float], form: str, spread: str = "") -> str:
