@@ -17,12 +17,7 @@ MOST_BYTES = 10**15
 
 
 def _bytes(option: str, text: str) -> int:
-    try:
-        return count(most=MOST_BYTES)(option, text.removesuffix("B"))
-    except UsageError as error:
-        raise UsageError(
-            f"{option} {text!r}: a size such as 500MB is wanted, from 1 byte to {amount(MOST_BYTES, 'B')}"
-        ) from error
+    return count(most=MOST_BYTES)(option, text.removesuffix("B"))
 
 
 OPTIONS = (
