@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -13,16 +11,6 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 def usable() -> tuple[int, ...]:
     """Cores that this thread may use."""
     return tuple(sorted(os.sched_getaffinity(0)))
-
-
-def pin(process: int, cores: Iterable[int]) -> None:
-    """Pins every thread of a process. Repeats until it finds no new thread; later threads inherit the cores."""
-    wanted, seen = set(cores), set[str]()
-    while new := {thread.name for thread in Path(f"/proc/{process}/task").iterdir()} - seen:
-        for thread in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread), wanted)
-        seen |= new
 
 
 def used(process: int) -> float:

@@ -72,15 +72,18 @@ def measure(
         seconds: of a phase of the plain loop, about.
     """
     usable = cores.usable()
-    cores.pin(os.getpid(), usable[:1])  # before JAX counts them
+    os.sched_setaffinity(
+        0, usable[:1]
+    )  # before JAX counts them; threads and processes that are started inherit it
     try:
         check_device()
         with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
             contract = _contract(folder, preset, length, checkpoint_interval)
             run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], "localhost")))
+            os.sched_setaffinity(0, usable[1:2] or usable)
             run.start_syncer((), {})
-            cores.pin(run.processes[SYNCER].pid, usable[1:2] or usable)
+            os.sched_setaffinity(0, usable[:1])
             loops = stack.enter_context(contextlib.closing(_Loops(run, batch)))
             loops.warm()
             steps = max(2, round(seconds * 4 / loops.plain(4).seconds))
@@ -103,7 +106,7 @@ def measure(
     except OSError as error:
         raise CommandError(str(error)) from error
     finally:
-        cores.pin(os.getpid(), usable)
+        os.sched_setaffinity(0, usable)
 
 
 class _Loops:

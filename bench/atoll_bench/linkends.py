@@ -15,9 +15,9 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,6 @@ from atoll_runtime.transport.transport import Peer, Receive
 UNIT = "unit"
 NAME = "localhost"
 """In every certificate."""
-PLAIN = ("plain_push", "plain_fetch")
-NAMES = (PLAIN[0], "push", PLAIN[1], "fetch")
 LAG_SECONDS = 0.05
 """Seconds between two planned wake-ups of the event loop."""
 
@@ -94,11 +92,10 @@ def fresh(size: int) -> memoryview:
 
 async def serve(folder: str, size: int, streams: int) -> dict[str, float]:
     """Serves until the input ends. Returns what the event loop did."""
-    tls, loop = Tls(folder), asyncio.get_running_loop()
-    memory = Memory(size)
+    tls, memory = Tls(folder), Memory(size)
     server = TransferServer(memory, tls, 0)  # type: ignore[arg-type]
     listener = socket.create_server(("", 0))
-    body, ended = memory.body[: size // streams], asyncio.Event()
+    body = memory.body[: size // streams]
 
     def plain(sock: socket.socket) -> None:
         with tls.identity().server.wrap_socket(tuned(sock), server_side=True) as secure:
@@ -113,15 +110,11 @@ async def serve(folder: str, size: int, streams: int) -> dict[str, float]:
         while True:
             threading.Thread(target=plain, args=(listener.accept()[0],), daemon=True).start()
 
-    def watch() -> None:
-        sys.stdin.read()
-        loop.call_soon_threadsafe(ended.set)
-
     threading.Thread(target=accept, daemon=True).start()
-    threading.Thread(target=watch, daemon=True).start()
     print(json.dumps({"port": server.port, "plain": listener.getsockname()[1]}), flush=True)
     lags, began = list[float](), time.thread_time()
-    while not ended.is_set():
+    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    while not ended.done():
         before = time.monotonic()
         await asyncio.sleep(LAG_SECONDS)
         lags.append(time.monotonic() - before - LAG_SECONDS)
@@ -181,19 +174,22 @@ async def measure(
             await client.fetch(request, lambda: None)
 
     with ThreadPoolExecutor(streams) as threads:
+
+        async def by_sockets(work: Callable[[ssl.SSLSocket], None]) -> None:
+            list(threads.map(work, socks))
+
+        transfers: dict[str, Callable[[], Awaitable[object]]] = {
+            "plain_push": lambda: by_sockets(up),
+            "push": lambda: asyncio.gather(*(push() for _ in range(beside))),
+            "plain_fetch": lambda: by_sockets(down),
+            "fetch": lambda: asyncio.gather(*map(fetch, range(beside))),
+        }
         for _ in range(cold + repeat):
-            times = [time.perf_counter()]
-            list(threads.map(up, socks))
-            times.append(time.perf_counter())
-            await asyncio.gather(*(push() for _ in range(beside)))
-            times.append(time.perf_counter())
-            list(threads.map(down, socks))
-            times.append(time.perf_counter())
-            await asyncio.gather(*map(fetch, range(beside)))
-            times.append(time.perf_counter())
-            for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
-                moved = size if name in PLAIN else size * beside * bodies
-                rates.setdefault(name, []).append(moved / (done - began))
+            for name, transfer in transfers.items():
+                began = time.perf_counter()
+                await transfer()
+                moved = size if name.startswith("plain") else size * beside * bodies
+                rates.setdefault(name, []).append(moved / (time.perf_counter() - began))
     await client.close()
     return {name: found[cold:] for name, found in rates.items()}
 

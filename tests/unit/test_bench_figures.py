@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import signal
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from commands import ended
 
-from atoll_bench import cores, link, restore
+from atoll_bench import link
 from atoll_bench.command import FIGURES
 from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
@@ -76,11 +75,6 @@ def test_batches_for_which_there_is_no_memory_are_one_sentence() -> None:
     assert done.stderr.startswith("atoll: bench step: not enough memory: ")
 
 
-def test_a_restore_whose_process_is_killed_says_so() -> None:
-    with pytest.raises(CommandError, match="raise_signal: its process was killed, out of memory perhaps"):
-        restore._in_process({}, signal.raise_signal, signal.SIGKILL)
-
-
 def test_workers_end_with_their_context_and_one_that_is_killed_ends_it_with_its_words(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"^out of memory$"), workers(1, "out of memory") as pool:
         assert pool.submit(abs, -1).result() == 1
@@ -114,23 +108,6 @@ def test_ratios_are_of_pairs_and_of_core_seconds() -> None:
     assert found.ratio == pytest.approx(0.9)
     assert found.ratio_quartiles == pytest.approx((0.85, 0.95))
     assert found.ratio_of_core_time == pytest.approx(6 / 7.5)
-
-
-def test_a_process_is_pinned_with_its_threads() -> None:
-    code = (
-        "import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start();"
-        "print('up', flush=True); input()"
-    )
-    one = cores.usable()[0]
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        cores.pin(process.pid, [one])
-        threads = os.listdir(f"/proc/{process.pid}/task")
-        assert len(threads) == 2
-        assert {frozenset(os.sched_getaffinity(int(thread))) for thread in threads} == {frozenset([one])}
-        process.communicate(b"\n")
 
 
 def test_a_figure_of_the_journal_has_the_times_of_merges(capsys: pytest.CaptureFixture[str]) -> None:
