@@ -9,7 +9,7 @@ from compile_cache import kept_programs
 
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.regions import simulated, utilisation
-from atoll_bench.regions.trainings import environment
+from atoll_bench.regions.decoupled import environment
 
 
 def test_each_run_is_as_long_as_its_shares_need() -> None:

@@ -19,7 +19,7 @@ from atoll_bench import link
 from atoll_bench.command import FIGURES
 from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
-from atoll_bench.regions.setting import Setting
+from atoll_bench.regions.decoupled import Setting
 from atoll_bench.regions.wan import scale_of
 from atoll_bench.workers import workers
 from atoll_cli.__main__ import main

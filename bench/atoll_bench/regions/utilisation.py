@@ -16,9 +16,7 @@ from pathlib import Path
 
 from atoll_bench.figures import say
 from atoll_bench.regions import simulated
-from atoll_bench.regions.decoupled import begun, decoupled, train
-from atoll_bench.regions.setting import Setting
-from atoll_bench.regions.trainings import SEED, environment
+from atoll_bench.regions.decoupled import SEED, Setting, begun, decoupled, environment, train
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import Dimensions, LedgerReport, LinkReport, ModelSpec, SyncerStatus
