@@ -20,7 +20,6 @@ from atoll_bench.command import FIGURES
 from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
 from atoll_bench.regions.decoupled import Setting
-from atoll_bench.regions.wan import scale_of
 from atoll_bench.workers import workers
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError
@@ -120,13 +119,6 @@ def test_a_figure_of_the_journal_has_the_times_of_merges(capsys: pytest.CaptureF
 def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "journal", "--megabytes", "1000000", "--merges", "1"]) == 1
     assert "the journal of 124999999992 parameters needs" in capsys.readouterr().err
-
-
-def test_bytes_of_a_step_take_the_same_part_of_it_as_those_of_the_large_model() -> None:
-    small, step = 250_000, 0.1
-    for gbps in (2, 5):
-        large = 12e9 * 16 / (gbps * 1e9) / 5.0
-        assert small * 16 / (gbps * 1e9 * scale_of(small, step)) / step == pytest.approx(large)
 
 
 def test_no_cut_of_the_model_is_made_during_a_training_and_its_seed_is_that_of_model_and_data() -> None:

@@ -19,7 +19,6 @@ from commands import ended, executable
 
 from atoll_cli import loggers
 from atoll_cli.__main__ import main
-from atoll_cli.arguments import count
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
 from atoll_cli.errors import OTHERS, CommandError
@@ -87,10 +86,6 @@ def test_wrong_options_are_one_sentence_and_status_2(
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
-
-
-def test_a_number_with_a_letter_is_the_decimal_number_that_it_says() -> None:
-    assert count()("--chips", "4.1M") == 4_100_000
 
 
 @pytest.mark.parametrize("name", OTHERS)

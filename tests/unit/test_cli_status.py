@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from played_kubectl import Call, pod
 
-from atoll_cli.text import amount, held_out, seconds
+from atoll_cli.text import held_out, seconds
 from atoll_cli.views import HeldOutView, Sample, sample_of
 
 LEARNING = {"type": "Learning", "status": "True"}
@@ -150,13 +150,6 @@ def test_seconds_are_readable(value: float | None, text: str) -> None:
     assert seconds(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2.5e6, "2.5 MB"), (3e15, "3000.0 TB")]
-)
-def test_amounts_have_a_decimal_prefix(value: float, text: str) -> None:
-    assert amount(value, "B") == text
-
-
 def test_without_a_run_there_is_a_line_for_each(atoll_on: Call, kubectl: Path) -> None:
     items = [
         run("small", "b", phase="Failed"),
@@ -174,6 +167,8 @@ def test_without_a_run_there_is_a_line_for_each(atoll_on: Call, kubectl: Path) -
         ["b", "small", "Failed", "-", "0/300", "0", "-"],
     ]
     assert json.loads((kubectl / "calls").read_text()) == ["get", "trainingruns", "-A", "-o", "json"]
+    wide = atoll_on(items, "status", "-A", "-o", "wide")[1].splitlines()[0]
+    assert wide.split()[-3:] == ["QUORUM", "CHECKPOINT", "MESSAGE"]
 
 
 def test_the_list_as_json_names_namespaces(atoll_on: Call) -> None:

@@ -1,4 +1,4 @@
-"""One table of all commands of `atoll` and `kubectl atoll`: help, completion, JSON, and how each one fails."""
+"""One table of all commands of `atoll` and `kubectl atoll`: help, JSON, and how each one fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from played_kubectl import Call
 
 from atoll_bench.command import FIGURES
 from atoll_cli.options import parser
-from atoll_cli.plugin.completion import execute as complete
 from atoll_cli.plugin.options import parser as plugin_parser
 
 PLAN = str(Path(__file__).resolve().parents[2] / "manifests" / "samples" / "minimal.yaml")
@@ -133,15 +132,3 @@ def test_json_is_one_document(call: Call, commands: str, name: str, row: Row) ->
 def test_the_runs_of_an_empty_cluster_are_no_error(call: Call, kubectl: Path) -> None:
     (kubectl / "objects").write_text("[]")
     assert call("status", "-A") == (0, "there is no TrainingRun\n", "")
-
-
-@pytest.mark.parametrize("name", PLUGIN)
-def test_completion_knows_the_command_and_its_options(
-    name: str, kubectl: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert complete([name[:2]]) == 0
-    assert name in capsys.readouterr().out.split()
-    assert complete([name, "--"]) == 0
-    *flags, end = capsys.readouterr().out.split()
-    assert end == ":4" and "--help" in flags
-    assert ("--output" in flags) == bool(PLUGIN[name].json)
