@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,29 +85,20 @@ def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFi
             yield broken(folder)
 
 
-class Served:
-    """The shard's end, which runs while the context is entered. `told` is known after that."""
-
-    def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
-        command = end("serve", inside, folder=str(folder / SYNCER), size=size, streams=streams)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.told: dict[str, float] = {}
-        self.port = self.plain = 0
-
-    def __enter__(self) -> Served:
-        assert self._process.stdout is not None
-        ports = json.loads(self._process.stdout.readline() or "{}")
-        if not ports:
-            raise CommandError("the shard's end of the link did not start")
-        self.port, self.plain = ports["port"], ports["plain"]
-        return self
-
-    def __exit__(self, *_: object) -> None:
+@contextmanager
+def served(folder: Path, size: int, streams: int, *inside: str) -> Iterator[dict[str, Any]]:
+    """Runs the shard's end. Yields its ports, to which its figures are added at the end."""
+    command = end("serve", inside, folder=str(folder / SYNCER), size=size, streams=streams)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            self.told = json.loads(self._process.communicate(timeout=END_SECONDS)[0] or "{}")
+            told: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+            if not told:
+                raise CommandError("the shard's end of the link did not start")
+            yield told
+            told |= json.loads(process.communicate(timeout=END_SECONDS)[0] or "{}")
         finally:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
 
 
 def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
@@ -127,14 +119,14 @@ def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[st
 
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
     """Measures the product against plain sockets."""
-    with Served(folder, size, streams) as served:
-        place: dict[str, Any] = {"host": NAME, "port": served.port, "plain": served.plain}
+    with served(folder, size, streams) as told:
+        place: dict[str, Any] = {"host": NAME, "port": told["port"], "plain": told["plain"]}
         found = rates(folder, **place, size=size, streams=streams, cold=1, repeat=repeat)
     pairs = {
         way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
         for way in ("push", "fetch")
     }
-    return _figure("loopback", streams, found, pairs, served.told)
+    return _figure("loopback", streams, found, pairs, told)
 
 
 def shaped(folder: Path, repeat: int) -> LinkFigure:
@@ -143,21 +135,21 @@ def shaped(folder: Path, repeat: int) -> LinkFigure:
     region = Region(UNIT, RATE / 1e9, ROUND_TRIP / 2)
     with (
         Wan(folder / "wan", (region,), MTU) as wan,
-        Served(folder, SIZE, streams, *wan.site.inside) as served,
+        served(folder, SIZE, streams, *wan.site.inside) as told,
     ):
         wan.link(1.0)
         turns = {"cold": COLD, "repeat": repeat, "beside": BESIDE, "bodies": BODIES}
-        place = {"host": SITE, "port": served.port}
+        place = {"host": SITE, "port": told["port"]}
         found = rates(folder, wan.places[UNIT].inside, size=SIZE, streams=streams, **place, **turns)
     shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
-    return _figure("shaped", streams, found, shares, served.told)
+    return _figure("shaped", streams, found, shares, told)
 
 
 def broken(folder: Path) -> LinkFigure:
     """Measures how much more passes a proxy that breaks all connections half-way than one that does not."""
     passed = []
     for cut in (False, True):
-        with Served(folder, SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
+        with served(folder, SIZE, 2) as told, SlowLink(NAME, told["port"], PROXY_BYTES) as link:
             if cut:
                 link.cut_at = SIZE // 2
             rates(folder, size=SIZE, streams=2, host=NAME, port=link.port)
@@ -171,7 +163,7 @@ def _figure(
     streams: int,
     found: dict[str, list[float]],
     ratios: dict[str, list[float]],
-    told: dict[str, float],
+    told: dict[str, Any],
 ) -> LinkFigure:
     push, fetch = spread(ratios["push"]), spread(ratios["fetch"])
     smaller = min(push, fetch)
@@ -184,5 +176,6 @@ def _figure(
         push=spread(found["push"])[0],
         fetch=spread(found["fetch"])[0],
         streams=streams,
-        **told,
+        loop_lag_p99=told["loop_lag_p99"],
+        loop_seconds_per_gib=told["loop_seconds_per_gib"],
     )
