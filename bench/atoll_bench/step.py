@@ -6,7 +6,7 @@ training loop does. Both have the same model, data and constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,40 +49,35 @@ def measure(
     """Measures `pairs` phases of each loop, of about `seconds` each. Raises `CommandError` if several devices are
     visible."""
     check_device()
-    ours, plain = _loops(preset, batch, length)
-    ours.advance(3)
+    inner, ours, plain = loops(preset, batch, length)
+    ours(3)
     plain.advance(3)
+    parameters = sum(value.size for value in inner.theta.values())
     steps = max(2, round(3 * seconds / timed(plain.advance, 3).seconds))
-    found = in_turns(pairs, steps, partial(timed, plain.advance), partial(timed, ours.advance))
+    found = in_turns(pairs, steps, partial(timed, plain.advance), partial(timed, ours))
     tokens = batch * length * found.ours
     yield StepFigure(
         **vars(found),
         preset=preset,
-        parameters=ours.parameters,
+        parameters=parameters,
         batch=batch,
         length=length,
         device=jax.devices()[0].device_kind,
         tokens_per_second=tokens,
-        utilisation=None if peak_tflops is None else FLOPS * ours.parameters * tokens / (1e12 * peak_tflops),
+        utilisation=None if peak_tflops is None else FLOPS * parameters * tokens / (1e12 * peak_tflops),
     )
 
 
-def _loops(preset: str, batch: int, length: int) -> tuple[_Ours, Plain]:
-    """Both loops, with the same batches."""
+def loops(preset: str, batch: int, length: int) -> tuple[Inner, Callable[[int], None], Plain]:
+    """Our inner step, its loop as in the training of a unit, and the plain loop, with the same batches."""
     model = ModelSpec(preset=preset)
     theta = initial(model)
     batches = np.random.default_rng(0).integers(0, 256, (BATCHES, batch, length + 1), np.int32)
     plain = Plain(model, InnerSpec(), theta, lambda step: batches[step % BATCHES], lambda _: RATE)
-    return _Ours(Inner(span(jax.devices()), model, InnerSpec(), theta, batch, length), batches), plain
+    inner = Inner(span(jax.devices()), model, InnerSpec(), theta, batch, length)
 
-
-class _Ours:
-    """A unit's inner steps, as in its training loop."""
-
-    def __init__(self, inner: Inner, batches: np.ndarray) -> None:
-        self.inner, self._batches = inner, batches
-        self.parameters = sum(value.size for value in inner.theta.values())
-
-    def advance(self, steps: int) -> None:
+    def ours(steps: int) -> None:
         for step in range(steps):
-            float(self.inner.step(self._batches[step % BATCHES], RATE))
+            float(inner.step(batches[step % BATCHES], RATE))
+
+    return inner, ours, plain

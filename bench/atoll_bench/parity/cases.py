@@ -18,9 +18,7 @@ LEARNERS = (2, 4, 8)
 MOST = LEARNERS[-1]
 """Learners of the cases (c) to (f)."""
 
-Changes = Mapping[str, Any]
-"""Fields of a trial that differ from the defaults."""
-CHANGES: dict[str, tuple[Changes, ...]] = {
+CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
     "c": ({"codec": "int4"},),
     "e": tuple({"speeds": "mixed", "policy": policy} for policy in ("K=M", "K=1", "K=1+grace")),
     "f": ({"failures": True, "policy": "K=1+grace"},),
