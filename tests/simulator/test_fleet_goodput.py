@@ -1,4 +1,4 @@
-"""A fleet under failures: the simulation against closed forms, the published table, the syncer's driver, and itself."""
+"""Fleets under failures and at night: against closed forms, the published table, the syncer's driver, and itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simul
 from atoll_runtime.simulate.fleet.methods import unit
 from atoll_runtime.simulate.fleet.published import GRID
 from atoll_runtime.simulate.fleet.rounds import TOKENS, Learner, World
+from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery
 from atoll_runtime.simulate.fleet.timeline import Account, account
@@ -62,12 +63,6 @@ def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
     assert answer.uptime == pytest.approx(answer.goodput)
 
 
-def test_an_elastic_learner_of_one_slice_stops_as_often_as_a_rigid_one() -> None:
-    rigid, elastic = (account_of(method, chips=256, mtbi_seconds=DAY) for method in ("rigid", "elastic"))
-    assert elastic.interruptions == rigid.interruptions > 100
-    assert elastic.goodput == pytest.approx(rigid.goodput)
-
-
 def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
     fleet, heal = (
         Fleet(chips=150_000),
@@ -77,12 +72,6 @@ def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
     rate = fleet.chips / YEAR
     expected = exp(-rate * heal.start)  # 1/λ up, (e^(λD) - 1)/λ down
     assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_without_failures_everything_is_useful(method: Method) -> None:
-    answer = account_of(method, chips=8, mtbi_seconds=1e12)
-    assert (answer.goodput, answer.uptime, answer.interruptions) == (1.0, 1.0, 0)
 
 
 @settings(max_examples=60)
@@ -114,6 +103,14 @@ def test_every_chip_second_is_accounted_for_once(
     assert sum(answer.chip_seconds.values()) == pytest.approx(whole)
     assert min(answer.chip_seconds.values()) >= -1e-6 * whole
     assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
+
+
+@pytest.mark.parametrize("method", ["data-parallel", "decoupled"])
+def test_without_costs_learners_that_come_for_the_night_bring_what_they_train(method: str) -> None:
+    ideal = Setting(join=0.0, reconfigure=0.0, allreduce=0.0)
+    # Half the work by day; the other half at twice, at four times the rate.
+    assert hours_to_work(ideal, method, 4) == pytest.approx(12 + 6)
+    assert hours_to_work(ideal, method, 12) == pytest.approx(12 + 3)
 
 
 def test_below_the_quorum_steps_count_for_nothing() -> None:

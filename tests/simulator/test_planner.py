@@ -196,12 +196,9 @@ def test_a_thin_link_asks_for_fewer_bits_then_for_a_longer_interval_no_longer_th
     assert (thin.outer.codec, thin.outer.interval) == (codec, interval)
 
 
-def test_four_bits_and_their_scales_are_three_parts_in_four_less_each_way() -> None:
-    rows = choose(RUN, replace(USUAL, link_gbps=0.01))
-    usual, int4 = (next(row for row in rows if row.run.outer.codec == codec) for codec in ("bf16", "int4"))
-    ratio = int4.expected.link.gbps_mean / usual.expected.link.gbps_mean
-    assert ratio == pytest.approx(4.25 / 16) and not int4.refusal
-    assert "still more than" in next(row.reason for row in rows if row.best)
+def test_a_link_on_which_nothing_fits_gets_what_needs_least_of_it() -> None:
+    (best,) = (row for row in choose(RUN, replace(USUAL, link_gbps=0.01)) if row.best)
+    assert best.run.outer.codec == "int4" and "still more than" in best.reason
 
 
 def test_a_quorum_of_all_units_is_given_up_where_units_are_often_away() -> None:

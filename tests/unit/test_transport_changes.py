@@ -185,20 +185,6 @@ def test_in_a_run_of_int4_whoever_begins_later_gets_int8() -> None:
     assert came == ["bf16", "int8", "int8"]
 
 
-def test_in_a_run_of_int4_who_skipped_versions_continues_from_one_in_int8_until_the_next_whole_one() -> None:
-    shard, host, near = Shard(320), Holdings("int4", [(0, 320)]), Holdings("int4", [(0, 320)])
-    heads, apart = [], []
-    for merges in range(changes.FRESH + 5):
-        shard.merge(0.02)
-        held = near.take(*shard.serve(near, (0, 320))).astype(np.float32)
-        head, body, kept = shard.serve(host, (0, 320), "int8" if merges < 2 else "int4")
-        part = host.take(head, body, kept).astype(np.float32)
-        heads.append(head.codec)
-        apart.append(float(np.linalg.norm(part - held) / np.linalg.norm(held)))
-    assert heads == ["bf16", "int8", "int8", *["int4"] * changes.FRESH, "int8", "int4"]
-    assert apart[0] == 0.0 and max(apart) < 0.011
-
-
 @pytest.mark.parametrize("run", ["bf16", "int8"])
 def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched(run) -> None:
     shard, host = Shard(320, run), Holdings(run, [(0, 320)])
