@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -286,22 +285,6 @@ def test_checkpoints_that_follow_each_other_fast_do_not_fill_the_bucket(store, f
         saved_at(store, folder, step, 100.0)
         store.prune(2, step, 100.0)
     assert store.steps() == list(range(11, 11 - 2 * MOST_KEPT, -1))
-
-
-def test_who_reads_for_longer_than_the_cuts_of_its_run_are_kept_is_seeded(store, monkeypatch):
-    real, steps = parts.tensors, iter(range(20, 200, 10))
-
-    def slow(*args):
-        for _ in range(3):
-            step = next(steps)
-            store.save(make_cut(step))
-            store.prune(2, step, time.time())
-        return real(*args)
-
-    store.save(make_cut(10))
-    monkeypatch.setattr(parts, "tensors", slow)
-    found, skipped = store.newest(momentum=False)
-    assert (found.step, skipped) == (10, [])
 
 
 def test_objects_are_listed_read_in_ranges_and_deleted(tmp_path):

@@ -267,8 +267,9 @@ def test_another_optimiser_gets_no_moments_of_an_earlier_runs_one(uri, agreement
     ("run", "at"), [pytest.param("new", (7, 90, 500), id="own"), pytest.param("old", (0, 0, 0), id="earlier")]
 )
 def test_without_a_syncer_a_unit_goes_on_where_a_checkpoint_of_its_own_run_says(agreement, run, at):
-    record = {"merged_step": 7, "merged_cursor": 90, "account": {"merged": 1500, "owned": [0, 1, 2]}}
-    meta = {"run_uid": run, "machines": [{"units": {"a": record}}]}
+    record = {"merged_step": 7, "merged_cursor": 90, "account": {"merged": 900, "owned": [0, 1, 2]}}
+    other = {"account": {"merged": 601, "owned": [0, 1, 2]}}
+    meta = {"run_uid": run, "machines": [{"units": {"a": record, "b": other, "c": {}}}, {}]}
     start = start_of(None, agreement, Cut(10, {}, {}, (10,), meta), "new", "a", True)
     assert (start.inner_step, start.cursor, start.merged) == at
     assert (start.global_step, start.targets) == (10, (10,))
