@@ -232,7 +232,7 @@ def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) ->
         silent()
 
     monkeypatch.setattr(world.store, "steps", steps)
-    monkeypatch.setattr("atoll_runtime.evaluator.follower.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("atoll_runtime.evaluator.follower.FIRST_WAIT", 0.01)
     follower.follow(stop)
     assert told == ["", "gs://b: no answer within 60 s"]
 

@@ -16,9 +16,12 @@ from atoll_runtime.checkpoint import Damaged, GlobalStore, StoreError
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus
 from atoll_runtime.evaluator.measure import Loss, WrongTensors
 from atoll_runtime.evaluator.results import Results
+from atoll_runtime.syncer.backoff import Backoff
 
 POLL_SECONDS = 5.0
-"""Seconds between two listings of the checkpoints while there is nothing to evaluate or the bucket cannot be used."""
+"""Seconds between two listings of the checkpoints while there is nothing to evaluate."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Shortest and longest seconds between attempts while the bucket cannot be used."""
 RETRY_SECONDS = 300.0
 """Seconds before a checkpoint that could not be evaluated is tried again."""
 
@@ -56,13 +59,16 @@ class Follower:
     def follow(self, stop: threading.Event) -> None:
         """Evaluates until `stop` is set. Retries while the bucket cannot be used. Raises `DataError` for an unusable
         data set."""
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while not stop.is_set():
-            worked = False
             try:
                 worked = self.advance()
             except StoreError as error:
                 log.warning("%s", error)
                 self._set_status("Waiting", "waits for the bucket", str(error))
+                stop.wait(backoff.seconds())
+                continue
+            backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
             if not worked:
                 stop.wait(POLL_SECONDS * random.uniform(0.9, 1.1))
 
