@@ -150,8 +150,15 @@ def new_file(option: str, text: str) -> Path:
 
 def bucket_uri(argument: str, text: str) -> str:
     """`gs://bucket/…` or `file:///absolute/path`; raises `UsageError`."""
-    if not re.fullmatch(r"(gs://|file:///).*[^/].*", text):
-        raise UsageError(f"{argument} {text!r}: gs://bucket/path or file:///absolute/path is wanted")
+    wanted = "gs://bucket/path or file:///absolute/path is wanted"
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        hint = f", such as file://{Path(text).absolute()}" if text.strip() else ""
+        raise UsageError(f"{argument} {text!r}: {wanted}{hint}")
+    if scheme == "file" and not rest.startswith("/"):
+        raise UsageError(f"{argument} {text!r}: file:///absolute/path is wanted, with three slashes")
+    if scheme not in ("gs", "file") or not rest.strip("/"):
+        raise UsageError(f"{argument} {text!r}: {wanted}")
     return text
 
 

@@ -53,7 +53,7 @@ WRONG = (
     ("bench merge --fragments 1000", "--fragments: "),
     ("bench parity --device --reduced", "--device: not with --reduced, which has a size of its own"),
     ("bench parity --size=moe-120k --case=a", "--size 'moe-120k', --case 'a': there is no such trial"),
-    ("export file://rel/x --out x", "CHECKPOINT_URI 'file://rel/x': gs://bucket/path or file:///"),
+    ("export file://rel/x --out x", "CHECKPOINT_URI 'file://rel/x': file:///absolute/path"),
     ("export gs://b/x --out x --data rel", "--data 'rel': gs://bucket/path or file:///"),
     (
         "export gs://b/x --out x --max-shard-size abc",
@@ -65,7 +65,7 @@ WRONG = (
     ("export gs://b/x --check x --context 9", "--context goes with --out"),
     (
         "data check /tmp/ds",
-        "URI '/tmp/ds': gs://bucket/path or file:///absolute/path is wanted",
+        "URI '/tmp/ds': gs://bucket/path or file:///absolute/path is wanted, such as file:///tmp/ds",
     ),
     ("data show s3://bucket/ds", "URI 's3://bucket/ds': gs://bucket/path or file:///absolute/path is wanted"),
     ("data check ''", "URI '': gs://bucket/path or file:///absolute/path is wanted"),
