@@ -76,8 +76,10 @@ def unit_bodies(
     """The units of these names, with their streams."""
     numbers = table(streams)
     stream = {name: numbers[place] for name, place in places(run.name, run.spec).items() if name in specs}
-    of_pool = {spec.pool: spec for spec in specs.values()}  # a podTemplate may have hundreds of KiB
-    documents = {pool: document(spec) for pool, spec in of_pool.items()}
+    of_pool = {spec.pool: spec for spec in specs.values()}
+    # Written once for all pools, because it may have hundreds of KiB.
+    template = document(run.spec, include={"pod_template"})
+    documents = {pool: document(spec, exclude={"pod_template"}) | template for pool, spec in of_pool.items()}
     return tuple(
         {
             "apiVersion": API_VERSION,
