@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from atoll_operator.api.common import Cost, CostStatus, LedgerStatus
@@ -31,19 +30,17 @@ def total(costs: Iterable[CostStatus]) -> CostStatus:
         for reason, part in cost.by_reason.items():
             free = reason in parts or len(parts.keys() - {OTHER}) < MOST_REASONS - 1
             parts.setdefault(reason if free else OTHER, []).append(part)
-    return _status({reason: _each(sum, *parts[reason]) for reason in sorted(parts)})
+    return _status({reason: _sum(parts[reason]) for reason in sorted(parts)})
 
 
 def _status(parts: Mapping[str, Cost]) -> CostStatus:
     kept = {reason: part for reason, part in parts.items() if part != Cost()}
-    return CostStatus(**_each(sum, *kept.values()).model_dump(), by_reason=kept)
+    return CostStatus(**_sum(kept.values()).model_dump(), by_reason=kept)
 
 
-def _each(rule: Callable[[Iterable[float]], float], *costs: Cost) -> Cost:
-    values = zip(*map(_FIGURES, costs), strict=True) if costs else repeat(())
-    return Cost.model_validate(
-        {name: round(rule(each), 2) for name, each in zip(_NAMES, values, strict=False)}
-    )
+def _sum(costs: Iterable[Cost]) -> Cost:
+    sums = (round(sum(each), 2) for each in zip(*map(_FIGURES, costs), strict=True))
+    return Cost.model_validate(dict(zip(_NAMES, sums, strict=False)))  # no sums of no costs
 
 
 def shown_ledger(report: LedgerReport, fragments: int, unit: UnitReport | None = None) -> LedgerStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
@@ -55,7 +55,7 @@ def plan_rollout(
     if serving_since is None:
         return Rollout((), outdated, f"{left}; waits for the syncer", held)
     chosen = min(waiting, key=lambda name: (name in learning, name))
-    moves = _differs(own[chosen], wanted[chosen], PLACING)  # the change may be why there are no hosts
+    moves = PLACING(own[chosen].spec) != PLACING(wanted[chosen])  # the change may be why there are no hosts
     homeless = {name for name in own.keys() - outdated if not moves and own[name].homeless(now)}
     if len((learning | homeless) - {chosen}) < total - 1:
         others_learn = f"{left}; waits until all others learn, {len(learning)} of {total} do"
@@ -90,7 +90,3 @@ def _held(
 def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
     """Whether the unit has to be deleted and created again."""
     return unit.kind not in (None, KIND(wanted))
-
-
-def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Callable[[LearnerUnitSpec], object]) -> bool:
-    return unit.spec is not None and fields(unit.spec) != fields(wanted)
