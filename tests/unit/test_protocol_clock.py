@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lone_shard import LONE, Story, joined
 
 from atoll_runtime.protocol import ledger
+from atoll_runtime.protocol.effects import Tell
 from atoll_runtime.protocol.events import Received, ShardTold, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
@@ -122,3 +123,21 @@ def test_accounts_of_two_shards_are_carried_into_three_in_whole_tokens() -> None
     account = ledger.carried(old, owned=(0, 1, 2, 3, 4))
     assert account.merged == 5 * (120 // 3) and account.trained == 5 * 90 and account.balanced
     assert account.discarded == {REPLACED: 5 * 50} and account.incarnation == 4
+
+
+def test_another_shard_learns_at_once_that_a_unit_of_which_it_was_told_that_it_is_silent_is_a_fast_one() -> (
+    None
+):
+    """The unit's contributions may reach it before the clock, which a slow unit sets, advances."""
+    story = Story(replace(LONE, shards=2, guard=True, slow_factor=4.0), "ab")
+    for _ in range(2):  # the first report tells no pace, the second one that is not steady
+        story.step("b", 0.5)
+    for _ in range(8):
+        story.now += 5.0
+        story.step("a", 5.0)
+    orders = [each.news for each in story.asked(Tell) if isinstance(each.news, Orders)]
+    assert (orders[-1].silent, orders[-1].fastest) == ((("b", 1),), 5.0)
+    story.effects.clear()
+    story.step("b", 0.5)
+    [told] = [each.news for each in story.asked(Tell)]
+    assert isinstance(told, Orders) and (told.silent, told.fastest) == ((), 0.5)

@@ -88,9 +88,11 @@ class Coordinator(Syncer):
         ending, orders, rounds = self._reached, self.orders, self.rounds
         if (ending, silent) != (orders.ending, orders.silent):
             self.orders = orders = replace(orders, ending=ending, silent=silent)
-        known = rounds.slowest and rounds.fastest
-        if known and not (orders.seconds and orders.fastest):  # both are known now, and the clock may stand
-            self.orders = replace(orders, seconds=rounds.slowest, fastest=rounds.fastest)
+        fastest = rounds.fastest
+        first = rounds.slowest and fastest and not (orders.seconds and orders.fastest)
+        # Otherwise both are told when the clock advances, and it may stand, or a slow unit may set it.
+        if first or 0 < fastest < orders.fastest / 2:
+            self.orders = replace(orders, seconds=rounds.slowest, fastest=fastest)
 
     @property
     def _reached(self) -> bool:

@@ -19,7 +19,7 @@ from atoll_runtime.protocol.ledger import Span
 from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.opening import OpenRounds
 from atoll_runtime.protocol.round import Round
-from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
+from atoll_runtime.protocol.rules import COORDINATOR, MOST_STALE_INTERVALS
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
 
@@ -89,10 +89,10 @@ class Rounds(OpenRounds):
         """Takes a header that is wanted, unless its claims are impossible."""
         unit, versions, rules = self.units[part.unit], self.versions[part.round.fragment], self.rules
         impossible = self._impossible(part, unit, versions, now) if rules.guard else ""
-        if impossible and self.fastest:
+        if impossible and self.fastest and self._paced(unit):
             self._refuse(held, part.unit, part.anchor, impossible)
             return
-        if impossible:  # until the pace is known it may be true
+        if impossible:  # until the paces of the run and the unit are known it may be true
             self.decline(part, impossible)
             return
         earlier = held.contributions.asked_by(part.unit)
@@ -117,6 +117,10 @@ class Rounds(OpenRounds):
         return claims.impossible(
             part.steps, part.tokens, known, part.unit, elapsed=elapsed, fastest=self.fastest
         ) or claims.untimely(part.trained, known, part.unit, present=present, fastest=self.fastest)
+
+    def _paced(self, unit: Unit) -> bool:
+        """Shard 0 knows the unit's pace, or has known those of all, so `fastest` is not that of slower units alone."""
+        return bool(unit.pace.steady or self.quickest) if self.rules.shard == COORDINATOR else not unit.hushed
 
     def _since(self, at: float, now: float) -> float:
         """Seconds since `at`, which the clock of another machine may have shown: as many as there can be."""
