@@ -17,7 +17,12 @@ MOST_BYTES = 10**15
 
 
 def _bytes(option: str, text: str) -> int:
-    return count(most=MOST_BYTES)(option, text.removesuffix("B"))
+    try:
+        return count(most=MOST_BYTES)(option, text.removesuffix("B"))
+    except UsageError as error:
+        raise UsageError(
+            f"{option} {text!r}: a size such as 500MB is wanted, from 1 byte to {amount(MOST_BYTES, 'B')}"
+        ) from error
 
 
 OPTIONS = (

@@ -46,9 +46,11 @@ def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
     """Return what the run's ledger has beyond the ledgers of its units.
 
     These are the tokens of deleted units. While the run trains, they include tokens that were reported between two
-    writes, because run and units are written one after the other. A fate that has fewer tokens in the run than in its
-    units, because one of the two is newer, counts as 0.
+    writes, because run and units are written one after the other. A fate that has fewer tokens in the run, because
+    they have another fate in its newer ledger, counts as 0. The result is empty if the units are newer.
     """
+    if run.trained <= sum(unit.trained for unit in units):
+        return LedgerView(fragments=run.fragments)
     merged, in_flight = (
         max(getattr(run, name) - sum(getattr(unit, name) for unit in units), 0)
         for name in ("merged", "in_flight")

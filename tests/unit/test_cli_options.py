@@ -57,7 +57,7 @@ WRONG = (
     ("export gs://b/x --out x --data rel", "--data 'rel': gs://bucket/path or file:///"),
     (
         "export gs://b/x --out x --max-shard-size abc",
-        "--max-shard-size 'abc': a whole number from 1 to 1000000000000000 is wanted",
+        "--max-shard-size 'abc': a size such as 500MB is wanted",
     ),
     ("export gs://b/x --out ''", "--out '': a path on this machine is wanted"),
     ("export gs://b/x --out gs://b/y", "--out 'gs://b/y': a path on this machine is wanted"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS
@@ -17,8 +18,13 @@ GRID_STEPS = 1024
 """The least number of steps of a simulation in the grid. With many steps, little work is under way at the end."""
 
 
-Point = tuple[float, str, int]
-"""The share of the unit's time whose tokens are merged, with this codec and this interval."""
+@dataclass(frozen=True)
+class Choice:
+    """A point of the grid, and the share of the unit's time whose tokens are merged."""
+
+    codec: str
+    interval: int
+    share: float
 
 
 def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None) -> UnitOnLink:
@@ -38,19 +44,19 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
     return narrow
 
 
-def point(gbps: float, wide: float, codec: str | None, interval: int, steps: int) -> Point:
+def choice(gbps: float, wide: float, codec: str | None, interval: int, steps: int) -> Choice:
     found = links(gbps, wide, interval, steps, codec)
-    return found.hidden_share * found.merged_share, found.codec, interval
+    return Choice(found.codec, interval, found.hidden_share * found.merged_share)
 
 
-def compared(gbps: float, wide: float, intervals: Sequence[int]) -> tuple[dict[int, float], Point]:
-    """Returns the policy's share by interval, and the best point of all fixed codecs and intervals."""
-    asked = [
+def compared(gbps: float, wide: float, intervals: Sequence[int]) -> tuple[dict[int, Choice], Choice]:
+    """Returns the policy's choice by interval, and the best of all fixed codecs and intervals."""
+    points = [
         (gbps, wide, codec, interval, max(GRID_STEPS, 4 * interval))
         for codec in (None, *CODECS)
         for interval in intervals
     ]
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        found = pool.starmap(point, asked)
+        found = pool.starmap(choice, points)
     free, fixed = found[: len(intervals)], found[len(intervals) :]
-    return {interval: share for share, _, interval in free}, max(fixed, key=lambda each: each[0])
+    return {each.interval: each for each in free}, max(fixed, key=lambda each: each.share)

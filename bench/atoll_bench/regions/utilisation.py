@@ -169,8 +169,7 @@ def measure(
                 free = before, cells.free(interval).step_seconds
                 for position, (rate, each) in enumerate(zip(gbps, ran, strict=True)):
                     steps = steps_of(rate, interval)
-                    told = simulated.links(rate, wide, interval, steps)
-                    policy, (best_share, best_codec, best_interval) = compared[rate]
+                    told, (policy, best) = simulated.links(rate, wide, interval, steps), compared[rate]
                     yield Utilisation(
                         gbps=rate,
                         interval=interval,
@@ -182,10 +181,10 @@ def measure(
                         published=PUBLISHED.get(rate) if interval == PUBLISHED_INTERVAL else None,
                         simulated_utilisation=told.hidden_share,
                         simulated_merged_share=told.merged_share,
-                        policy_share=policy[interval],
-                        best_share=best_share,
-                        best_codec=best_codec,
-                        best_interval=best_interval,
+                        policy_share=policy[interval].share,
+                        best_share=best.share,
+                        best_codec=best.codec,
+                        best_interval=best.interval,
                         steps=steps,
                         step_seconds=each.step_seconds,
                         free_step_seconds=free,

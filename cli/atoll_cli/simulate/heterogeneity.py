@@ -15,8 +15,22 @@ JITTER = 0.1
 """The variance that the paper injected in that experiment."""
 PUBLISHED = {(8, "auto"): 0.84, (1, "0"): 1.0, (1, "auto"): 1.0}
 """Goodput by quorum and grace, from the same section."""
+MOST_LEARNERS = 128
+MOST_APART = 20.0
+"""Largest ratio of the slowest learner's step time to the fastest's. The paper's is 1.18."""
 
-_speeds = several(number(0.01, 100))
+
+def _speeds(option: str, text: str) -> tuple[float, ...]:
+    speeds = tuple(several(number(0.01, 100))(option, text))
+    if len(speeds) > MOST_LEARNERS:
+        raise UsageError(f"{option}: {len(speeds)} learners; at most {MOST_LEARNERS} are taken")
+    if (apart := max(speeds) / min(speeds)) > MOST_APART:
+        raise UsageError(
+            f"{option} {text!r}: the slowest takes {apart:g} times the fastest's time; at most {MOST_APART:g} is wanted"
+        )
+    return speeds
+
+
 OPTIONS = (
     Option("--speeds", "LIST", _speeds, f"relative step times (default {SPEEDS})"),
     Option("--jitter", "SHARE", number(0, 0.5), f"spread of each one's pace (default {JITTER})"),
