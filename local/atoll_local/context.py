@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("operator", "runtime", "local", "cli")
@@ -33,8 +34,13 @@ def write_context(root: Path, dockerfile: str, folder: Path) -> str:
         skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
         shutil.copytree(root / package, folder / package, ignore=skip)
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*"), reverse=True):  # children before their folder
+    for path in _walk(folder):
         os.utime(path, (TIME, TIME))
         content = path.read_bytes() if path.is_file() else b""
         digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files and folders below, in a fixed order; children before their folder."""
+    yield from sorted(folder.rglob("*"), reverse=True)

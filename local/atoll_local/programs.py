@@ -21,9 +21,9 @@ def silent(_: str) -> None:
 
 
 def find(name: str, progress: Progress = silent) -> Path:
-    """The executable `name`, built if necessary. Raises `HostError` if a given path is not executable, or the program
-    cannot be obtained."""
-    program = PROGRAMS[name]
+    """The executable `name`, built if necessary. Raises `HostError` if the name is unknown, a given path is not
+    executable, or the program cannot be obtained."""
+    program = _known(name)
     if found := _given(program):
         return found
     target = _place(program)
@@ -43,9 +43,9 @@ def find(name: str, progress: Progress = silent) -> Path:
 
 def installed(name: str) -> Path:
     """Returns the user's program of any version, for the user's own cluster; else the pinned one if it is cached.
-    Nothing is built. Raises `HostError` if a given path is not executable, or the program is neither on PATH nor
-    cached."""
-    program = PROGRAMS[name]
+    Nothing is built. Raises `HostError` if the name is unknown, a given path is not executable, or the program is
+    neither on PATH nor cached."""
+    program = _known(name)
     if found := _given(program) or shutil.which(name):
         return Path(found)
     if (target := _place(program)).is_file():
@@ -58,6 +58,13 @@ def installed(name: str) -> Path:
 def find_all(names: tuple[str, ...], progress: Progress = silent) -> dict[str, Path]:
     """Finds programs in the given order, because builds reuse each other's results."""
     return {name: find(name, progress) for name in names}
+
+
+def _known(name: str) -> Program:
+    program = PROGRAMS.get(name)
+    if program is None:
+        raise HostError(f"unknown program {name!r}: known are {', '.join(sorted(PROGRAMS))}")
+    return program
 
 
 def _variable(program: Program) -> str:

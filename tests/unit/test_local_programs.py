@@ -62,6 +62,11 @@ def test_installed_programs_are_not_built(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not (tmp_path / "cache").exists()
 
 
+def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(HostError, match=r"unknown program 'etcdd'.*kubelet"):
+        programs.find("etcdd")
+
+
 def test_a_program_is_built_once_from_its_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(programs, "build", lambda program, folder, target: target.write_bytes(b"built"))
     found = programs.find("etcd")
