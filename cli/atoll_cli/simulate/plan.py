@@ -34,9 +34,17 @@ def _named(read: Read) -> Read:
     return pair
 
 
+def _price(option: str, text: str) -> tuple[str, float]:
+    """Read `GENERATION=DOLLARS`."""
+    generation, _, dollars = text.rpartition("=")
+    if not generation:
+        raise UsageError(f"{option} {text!r}: GENERATION=DOLLARS is wanted, such as v6e=2.70")
+    return generation, number(0, 1e6)(option, dollars)
+
+
 OPTIONS = (
     Option("file", "RUN.yaml", as_path, "a TrainingRun"),
-    Option("--price", "GEN=DOLLARS", _named(number(0, 1e6)), "of a chip-hour: v6e=2.70", many=True),
+    Option("--price", "GEN=DOLLARS", _price, "of a chip-hour: v6e=2.70", many=True),
     Option("--step-time", "[POOL=]TIME", _named(seconds(1e6, least=1e-6)), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _named(seconds(least=LEAST_MTBI)),
            "between interruptions of a chip (1y)", many=True),
