@@ -53,32 +53,35 @@ class UnitFacts:
     ours: bool = True
     """Created by this run or by a user, also while it is being deleted; otherwise it belongs to an earlier run."""
 
-    rolled: object = field(init=False, default=None)
-    """What `ROLLED` says of its spec, and below what `KIND` does; None without a spec."""
-    kind: object = field(init=False, default=None)
-    learns: bool = field(init=False)
-    """Whether it learns, maybe with an earlier spec."""
-    learning: bool = field(init=False)
-    """Whether it learns, with its present spec."""
-    healed: tuple[float, float] | None = field(init=False, default=None)
-    """When its last heal began, in Unix seconds, and its seconds."""
-    hold: Condition | None = field(init=False)
-    """The condition by which it waits until somebody else acts."""
+    @cached_property
+    def rolled(self) -> object:
+        return None if self.spec is None else ROLLED(self.spec)
 
-    def __post_init__(self) -> None:
-        """All is made when the object arrives, not by the pass that first needs it of thousands of units."""
-        status, spec, heal = self.status, self.spec, self.status.last_heal
-        learns = is_true(status.conditions, "Learning")
-        parts = (find(status.conditions, name) for name in ("Scheduled", "PodsReady"))
-        derived = {
-            "rolled": spec and ROLLED(spec),
-            "kind": spec and KIND(spec),
-            "learns": learns,
-            "learning": learns and status.observed_generation == self.generation,
-            "healed": heal and (parse_time(heal.started_at), heal.seconds),
-            "hold": next((part for part in parts if part.status == "False" and part.reason in HOLDS), None),
-        }
-        self.__dict__.update(derived)
+    @cached_property
+    def kind(self) -> object:
+        return None if self.spec is None else KIND(self.spec)
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether it learns, maybe with an earlier spec."""
+        return is_true(self.status.conditions, "Learning")
+
+    @cached_property
+    def learning(self) -> bool:
+        """Whether it learns, with its present spec."""
+        return self.learns and self.status.observed_generation == self.generation
+
+    @cached_property
+    def healed(self) -> tuple[float, float] | None:
+        """When its last heal began, in Unix seconds, and its seconds."""
+        heal = self.status.last_heal
+        return None if heal is None else (parse_time(heal.started_at), heal.seconds)
+
+    @cached_property
+    def hold(self) -> Condition | None:
+        """The condition by which it waits until somebody else acts."""
+        parts = (find(self.status.conditions, name) for name in ("Scheduled", "PodsReady"))
+        return next((part for part in parts if part.status == "False" and part.reason in HOLDS), None)
 
     def idle(self, serving_since: float | None, now: float) -> bool:
         """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes. That
