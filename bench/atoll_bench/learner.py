@@ -72,9 +72,8 @@ def measure(
         seconds: of a phase of the plain loop, about.
     """
     usable = cores.usable()
-    os.sched_setaffinity(
-        0, usable[:1]
-    )  # before JAX counts them; threads and processes that are started inherit it
+    # Before JAX counts them. Threads and processes that are started inherit it.
+    os.sched_setaffinity(0, usable[:1])
     try:
         check_device()
         with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:

@@ -342,9 +342,8 @@ class Checks:
         """The operator considers this cut to hold everything of this shard."""
         cut = self._world.bucket.cuts.get(step)
         held = [] if cut is None else [value.source for value in cut.parts[process.number].values]
-        if held != [
-            value.source for value in process.memory
-        ]:  # it may have lost its volume, and begun with the cut
+        # Sources, because a shard that lost its volume may have begun with this cut.
+        if held != [value.source for value in process.memory]:
             raise Violation(f"{process}: cut {step} holds not all of {process.memory}: {cut}")
 
     def _durable(self, process: ShardProcess, value: Value) -> bool:

@@ -55,7 +55,7 @@ class Folder:
 
     def lose_power(self, rng: random.Random) -> None:
         """Keep any of the pending changes, in their order."""
-        count = rng.randint(0, len(self.pending))
+        count = rng.randint(0, len(self.pending))  # the one draw of `rng`, whatever is chosen
         for at in sorted(random.Random(count).sample(range(len(self.pending)), count)):
             apply(self.durable, self.pending[at])
         self.names, self.pending = dict(self.durable), []

@@ -62,7 +62,8 @@ class Contributions:
     def levels(self) -> dict[str, float]:
         """The norm of each member with its body here, as `norms` compares it. Steps are clipped to
         `MOST_STALE_INTERVALS` times their median, so that a unit cannot lower its norm by claiming more steps."""
-        whole = [name for name in self.members if len(self.bodies.get(name, ())) == len(self.parts[name])]
+        lacking = self.lacking
+        whole = [name for name in self.members if name not in lacking]
         steps = clipped([self.members[name].steps for name in whole], MOST_STALE_INTERVALS)
         return {
             name: norms.level(math.sqrt(math.fsum(self.bodies[name].values())), count)
