@@ -133,7 +133,7 @@ FIGURES = {
         (
             Option("--parameters", "N", count(1, 10**10), "at least so many", "64M"),
             Option("--hosts", "N", count(1, 512), "of the unit that the seeded host belongs to", "4"),
-            Option("--repeat", "N", count(1, 100), "pairs of a restore and a copy", "3"),
+            Option("--repeat", "N", count(1, 100), "pairs of a restore and a copy", "9"),
         ),
     ),
     "utilisation": Figure(

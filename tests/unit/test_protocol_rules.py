@@ -58,6 +58,26 @@ def comes_back(tensors: list[TensorInfo], layout: Layout) -> bool:
     return all(np.array_equal(values[name], back[name]) for name in values)
 
 
+@given(st.integers(1, 6), st.integers(1, 9))
+def test_a_fragment_comes_back_from_its_hosts_parts(fragments: int, hosts: int) -> None:
+    tensors = [
+        TensorInfo("head", (5, 8 << 12), stacked=False, embedding=True),  # its bands are not contiguous
+        TensorInfo("layers", (3, 4, 5), stacked=True, embedding=False),
+        TensorInfo("table", (8 << 12, 5), stacked=False, embedding=True),
+        PLAIN,
+    ]
+    layout = build_layout(tensors, fragments)
+    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
+    back: dict[str, np.ndarray] = {}
+    for p, fragment in enumerate(layout.fragments):
+        bounds = part_bounds(fragment.size, hosts)
+        flat = np.full(bounds[-1][1], np.nan, np.float32)  # beyond the fragment's end too
+        flat[: fragment.size] = layout.flatten(values, p)
+        for start, stop in bounds:
+            layout.unflatten(p, flat[start:stop], back, start)
+    assert all(np.array_equal(values[name], back[name]) for name in values)
+
+
 @given(tensor_lists, st.integers(1, 6))
 def test_every_element_is_in_one_fragment_and_comes_back(tensors: list[TensorInfo], fragments: int) -> None:
     pieces = sum(t.shape[0] if t.stacked else 1 for t in tensors)

@@ -183,10 +183,8 @@ class UnitStore:
         moments, held = Moments({}, {}, first.count), self._read(first, saved, mine)
         while held:
             (kind, number), parts = held.popitem()  # frees what is copied
-            flat = np.zeros(saved.fragments[number].size, np.float32)
             for start, values in parts:
-                flat[start : start + values.size] = values[: max(0, flat.size - start)]
-            saved.unflatten(number, flat, getattr(moments, kind))
+                saved.unflatten(number, values, getattr(moments, kind), start)
         return UnitSave(first.unit, first.cut, first.hosts, moments)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:

@@ -128,13 +128,24 @@ class Layout:
             values[...] = tensors[piece.tensor][piece.place]
         return flat
 
-    def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array]) -> None:
-        """Writes fragment `p` into `into`. Tensors that are missing there are created (float32, zero)."""
-        for piece, values in self.fragments[p].cut(flat):
+    def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array], first: int = 0) -> None:
+        """Writes `flat`, the elements of fragment `p` from `first` on, into `into`. What goes past the fragment's end is
+        left out. Tensors that are missing there are created (float32, zero)."""
+        fragment = self.fragments[p]
+        for piece, offset in zip(fragment.pieces, fragment.offsets, strict=True):
+            values = flat[max(offset - first, 0) : max(offset - first + piece.size, 0)]
+            if not values.size:
+                continue
             target = into.get(piece.tensor)
             if target is None:
                 target = into[piece.tensor] = np.zeros(self.shapes[piece.tensor], np.float32)
-            target[piece.place] = values
+            if values.size == piece.size:
+                target[piece.place] = values.reshape(piece.shape)
+                continue
+            place, start = target[piece.place], max(first - offset, 0)
+            # Much faster than a flat iterator, where the piece is contiguous.
+            elements = place.reshape(-1) if place.flags.c_contiguous else place.flat
+            elements[start : start + values.size] = values
 
 
 def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
