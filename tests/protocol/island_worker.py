@@ -136,7 +136,7 @@ class Found(msgspec.Struct):
 
 
 def agreement(mesh, host):
-    """What a round of `extremes` and one of `from_first` say."""
+    """What a host says after others have told it their values."""
     agree = Agreement(mesh)
     host_consensus.MOST_WORDS = 512  # so that small tensors share a collective and a large one takes several
     odd = {
@@ -154,7 +154,7 @@ def agreement(mesh, host):
     rows = agree.tensors({"rows": (hosts, 3)}, rows)["rows"]
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
-    changed, plain = run_contract(seed="Peer", audit=40, communication={"codec": "int8"}), run_contract()
+    changed, plain = run_contract(seed="Peer", audit=40, target={"tokens": 2**40}), run_contract()
     read = (changed, plain) if host == 0 else (plain, changed)
     return {
         "extremes": [low.tolist(), high.tolist()],
@@ -163,10 +163,7 @@ def agreement(mesh, host):
         "found": found.text,
         "rest": rest,
         "joined": rows.tolist(),
-        "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
-        "asked": [
-            (run.seed, run.audit, run.communication.codec) for run in (of_first(each, agree) for each in read)
-        ],
+        "asked": [of_first(each, agree) == first for each, first in zip(read, (changed, plain), strict=True)],
     }
 
 

@@ -116,7 +116,7 @@ class UnitProcess(Process):
         until = world.now + WELCOME_SECONDS
         while not first.answered and world.now < until:
             await asyncio.sleep(LOOK_SECONDS)
-        agreement: Any = SimpleNamespace(from_first=lambda values: values)
+        agreement: Any = SimpleNamespace(found_by_first=lambda work, kind: work())
         known, uid, again = cut.loaded({}), world.run_contract.uid, self.incarnation > 1
         start = start_of(first.welcome(0.0), agreement, known, uid, self.slot.name, again)
         for host in self.hosts:

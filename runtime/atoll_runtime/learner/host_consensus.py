@@ -30,7 +30,7 @@ POLL = 0.2
 """Longest wait of one collective for other hosts' work, in seconds."""
 
 T = TypeVar("T")
-S = TypeVar("S", bound=msgspec.Struct)
+Facts = TypeVar("Facts")
 
 
 class Agreement:
@@ -57,12 +57,6 @@ class Agreement:
         low, high = (np.asarray(each)[: len(values)] for each in self._reduce(everyone))
         return low, high
 
-    def from_first(self, values: np.ndarray) -> np.ndarray:
-        """Host 0's int64 `values`, on every host."""
-        found = values.astype(np.int64) if jax.process_index() == 0 else np.zeros(values.shape, np.int64)
-        self._join([found.view(np.int32)])
-        return found
-
     def together(self, work: Callable[[], T]) -> T:
         """Runs `work` on every host, and returns this host's result when it has ended on all. Raises what it raises,
         on this host alone."""
@@ -73,15 +67,18 @@ class Agreement:
                 if self.extremes(np.array([future.done()], np.int32))[0][0]:
                     return future.result()
 
-    def found_by_first(self, work: Callable[[], tuple[S, T]], kind: type[S]) -> tuple[S, T | None]:
-        """Runs `work` on host 0. Returns its facts, of this kind, on every host, and the rest on host 0 alone.
+    def found_by_first(
+        self, work: Callable[[], tuple[Facts, T]], kind: type[Facts]
+    ) -> tuple[Facts, T | None]:
+        """Runs `work` on host 0. Returns its facts, which msgspec can encode, on every host, and the rest on host 0
+        alone.
 
         Raises:
             Exception: whatever `work` raises, on host 0 alone. When host 0 ends, the other hosts end too.
         """
         facts, rest = self.together(work if jax.process_index() == 0 else lambda: (None, None))
         data = b"" if facts is None else msgspec.msgpack.encode(facts)
-        length = int(self.from_first(np.array([len(data)], np.int64))[0])
+        length = int(self.extremes(np.array([len(data)], np.int32))[1][0])
         padded = np.zeros(-(-length // 4), np.int32)
         padded.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
         self._join([padded])

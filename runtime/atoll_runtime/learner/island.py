@@ -8,13 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import get_args
-
-import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Regions
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import EXIT_FENCED, Codec, RunContract, UnitContract, VersionMismatch
+from atoll_runtime.contract import EXIT_FENCED, RunContract, UnitContract, VersionMismatch, brief, parse_run
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
@@ -160,14 +157,10 @@ def train(
 
 
 def of_first(run: RunContract, agreement: Agreement) -> RunContract:
-    """The contract with what all hosts must do together as host 0 has read it. The kubelets of the unit's nodes bring
-    a change of the run at different times."""
-    codecs = (None, *get_args(Codec))  # with audits, hosts with different ones would hold different bits
-    asked = [run.seed == "Peer", run.audit or 0, codecs.index(run.communication.codec)]
-    peer, audit, codec = agreement.from_first(np.array(asked)).tolist()
-    communication = run.communication.model_copy(update={"codec": codecs[codec]})
-    seed = "Peer" if peer else "Checkpoint"
-    return run.model_copy(update={"seed": seed, "audit": audit or None, "communication": communication})
+    """The contract as host 0 has read it. The kubelets of the unit's nodes bring a change of the run at different
+    times, and hosts with different targets would train at different rates."""
+    text, _ = agreement.found_by_first(lambda: (brief(run), None), str)
+    return parse_run(text)
 
 
 def _seed(

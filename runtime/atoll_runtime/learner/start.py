@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from atoll_runtime.payloads import Cut
 from atoll_runtime.transport.messages import Welcome
@@ -40,7 +38,11 @@ def start_of(
     welcome: Welcome | None, agreement: Agreement, cut: Cut, run_uid: str, unit: str, cold: bool
 ) -> Start:
     """Host 0's answer from the syncer, on every host; without one, what a checkpoint of this run says of the unit."""
-    if welcome is None:
+
+    def begin() -> tuple[Start, None]:
+        if welcome is not None:
+            known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged
+            return Start(cut.versions, welcome.versions, *known), None
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
         machines = cut.meta.get("machines", []) if cut.meta.get("run_uid") == run_uid else []
         records = [machine.get("units", {}).get(unit, {}) for machine in machines]
@@ -49,15 +51,10 @@ def start_of(
             for name in ("merged_step", "merged_cursor")
         )
         merged = max(map(_merged, machines), default=0)
-        mine = [cut.step, step, cursor, merged, *cut.versions]
-    else:
-        known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged
-        mine = [*known, *welcome.versions]
-    global_step, inner_step, cursor, merged, *targets = agreement.from_first(
-        np.array(mine, np.int64)
-    ).tolist()
-    cold = cold and global_step > 0
-    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, merged, cold)
+        return Start(cut.versions, cut.versions, cut.step, step, cursor, merged), None
+
+    start, _ = agreement.found_by_first(begin, Start)
+    return replace(start, cold=cold and start.global_step > 0)
 
 
 def _merged(machine: Mapping[str, Any]) -> int:
