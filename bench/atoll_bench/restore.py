@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -24,11 +24,11 @@ from atoll_bench.slowlink import SlowLink
 from atoll_bench.workers import workers
 from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, GlobalStore, Part, Region, Regions
-from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.model import along, describe
 from atoll_runtime.protocol.fragments import Layout, cut, part_bounds
 from atoll_runtime.protocol.norms import EACH, MERGES
+from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.syncer.recovery import owned, slices
 from atoll_runtime.syncer.state import State
 
@@ -111,16 +111,14 @@ def save(layout: Layout, split: Mapping[str, int], hosts: int, parts: Mapping[st
         meta = {"run_uid": "bench", "machine": record}
         store.save_part(Part(STEP, shard, SHARDS, tensors, state.versions, meta))
     store.complete(STEP, SHARDS, {"run_uid": "bench"})
-    facts: dict[str, Any] = {"run_uid": "bench", "unit": UNIT, "incarnation": 1, "optimizer": ADAMW}
-    facts |= {"cut": STEP, "inner_step": 1, "count": 1, "time": 0.0, "hosts": hosts}
-    facts |= {"fingerprint": layout.fingerprint, "shards": SHARDS}
     for host in range(hosts):
         bounds = {
             n: part_bounds(each.size, hosts)[host] for n, each in enumerate(layout.fragments) if each.size
         }
         held = {n: random.standard_normal(stop - start, np.float32) for n, (start, stop) in bounds.items()}
         moments = {n: FragmentPart(*bounds[n], STEP, each, each) for n, each in held.items()}
-        UnitStore(URI, "bench", ADAMW).save(HostManifest(host=host, **facts), moments)
+        unit = unit_contract(UNIT, host=host, hosts=hosts)
+        UnitStore(URI, "bench", ADAMW).save(unit, layout, STEP, 1, 1, moments)
     for what, size in parts.items():
         Bucket(URI).write(f"{COPIED}/{what}", random.bytes(size))
 

@@ -6,13 +6,12 @@ Arguments: the unit's contract, a folder for the units' saves.
 import json
 import math
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from atoll_runtime.checkpoint import GlobalStore, StoreError, arrays
+from atoll_runtime.checkpoint import GlobalStore, arrays
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
 from atoll_runtime.learner import host_consensus, seed
@@ -64,11 +63,11 @@ def scenario(mesh, unit, folder):
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
     save(unit, folder, layout, inner, fragments, 6)
-    healed = list(healings(mesh, unit, folder, layout, inner, fragments)) if unit.hosts > 1 else []
+    seeds = list(healed(mesh, unit, folder, layout, inner, fragments)) if unit.hosts > 1 else []
     examples = random.integers(0, 256, (EXAMPLES, LENGTH + 1)).astype(np.int32)
     audit = float(evaluation(inner, layout, examples)(fragments.anchors))
     where = {"devices": local_range(mesh), "rows": inner.rows}
-    return {"losses": losses, "parts": parts, "audit": audit, "healed": healed, **where}
+    return {"losses": losses, "parts": parts, "audit": audit, "healed": seeds, **where}
 
 
 def seeded(mesh, layout, unit, folder):
@@ -84,27 +83,18 @@ def seeded(mesh, layout, unit, folder):
     return found
 
 
-class Silent(UnitStore):
-    """Of a bucket that does not answer."""
-
-    def newest(self, *_, **__):
-        raise StoreError("no answer")
-
-
-def healings(mesh, unit, folder, layout, inner, fragments):
-    """Another unit, whose last host first loses its part of the newest save, and then gets no answer from the bucket:
-    what each host says, and whether it has the moments."""
+def healed(mesh, unit, folder, layout, inner, fragments):
+    """Another unit is seeded twice, the second time when its last host has lost its part of the save: what this host
+    says, and whether it has the moments."""
     seed.FIRST_WAIT = arrays.FIRST_WAIT = 0.01
     torn, agree, uri = unit.model_copy(update={"unit": "torn"}), Agreement(mesh), f"file://{folder}"
-    for cut in (6, 8):
-        save(torn, folder, layout, inner, fragments, cut)
-    last = unit.host == unit.hosts - 1
-    if last:
-        for path in Path(folder, "units/torn/8", f"host-{unit.host}-of-{unit.hosts}", "d").iterdir():
-            path.write_bytes(b"")
-    agree.extremes(np.zeros(1, np.int32))  # all have saved
-    for kind in (UnitStore, Silent if last else UnitStore):
-        units = kind(uri, "1", "adamw(mu, nu)")
+    save(torn, folder, layout, inner, fragments, 8)
+    for lost in (False, True):
+        agree.extremes(np.zeros(1, np.int32))  # all have saved, or read
+        if lost and unit.host == unit.hosts - 1:
+            for path in Path(folder, "units/torn/8", f"host-{unit.host}-of-{unit.hosts}", "d").iterdir():
+                path.write_bytes(b"")
+        units = UnitStore(uri, "1", "adamw(mu, nu)")
         found = seed.from_checkpoint(GlobalStore(uri), units, "torn", layout, agree)
         moments = (found.moments.mu, found.moments.nu) if found.moments else ()
         same = [
@@ -124,11 +114,8 @@ def save(unit, folder, layout, inner, fragments, cut):
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
         snapshots.capture(number, 0, inner, fragments)
         snapshots.collect()
-    deadline = time.monotonic() + 200
-    while not saver.saved:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    saver.close(60)
+    saver.close(200)
+    assert saver.saved
 
 
 class Found(msgspec.Struct):

@@ -11,13 +11,11 @@ import jax
 import numpy as np
 import pytest
 from protocol_parties import eventually
-from unit_saves import host_manifest
 
 from atoll_runtime.checkpoint import arrays
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
 from atoll_runtime.learner import optimiser, peers, seed
-from atoll_runtime.learner import saver as saver_module
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.host_consensus import Agreement
 from atoll_runtime.learner.inner import Inner
@@ -221,7 +219,6 @@ def roll(inner, fragments, save, cut):
 
 def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=None, incarnation=1):
     """A save of `hosts` hosts with `devices` each; `mu` and its square as `nu`."""
-    whole = host_manifest(units, layout, cut, incarnation=incarnation, hosts=hosts)
     for host in range(hosts) if only is None else only:
         parts = {}
         for number, fragment in enumerate(layout.fragments):
@@ -232,7 +229,8 @@ def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=
             padded[: fragment.size] = layout.flatten(tensors, number)
             if fragment.size:
                 parts[number] = FragmentPart(start, stop, 1, padded[start:stop], padded[start:stop] ** 2)
-        units.save(whole.model_copy(update={"host": host}), parts)
+        unit = unit_contract("a", incarnation, host=host, hosts=hosts)
+        units.save(unit, layout, cut, cut + 7, 9, parts)
 
 
 def test_moments_do_not_depend_on_the_hosts_devices_and_shards_that_saved_them(units):
@@ -296,11 +294,8 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
 
 def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(units, mesh, inner, fragments):
     saver = Saver(units, unit_contract("a"), LAYOUT)
-    try:
-        roll(inner, fragments, saver.put, cut=240)
-        eventually(lambda: saver.saved)
-    finally:
-        saver.close(60)
+    roll(inner, fragments, saver.put, cut=240)
+    saver.close(60)
     theta = whole(inner.theta)
     save, skipped = units.newest("a", LAYOUT)
     assert not skipped
@@ -337,22 +332,23 @@ def test_cut_is_not_captured_if_the_optimiser_cannot_be_saved(fragments):
     assert snapshots.wanted(ONES) == NOTHING
 
 
-def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
+def test_save_that_fails_or_comes_during_another_is_left_to_the_next_cut(
     units, inner, fragments, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(saver_module, "FIRST_WAIT", 0.02)
-    obstacle = tmp_path / "run"
+    obstacle, saver = tmp_path / "run", Saver(units, unit_contract("a"), LAYOUT)
     obstacle.write_text("a file where the bucket should be")
-    saver = Saver(units, unit_contract("a"), LAYOUT)
-    try:
-        roll(inner, fragments, saver.put, cut=10)
-        eventually(lambda: "were not saved, training goes on" in caplog.text)
-        roll(inner, fragments, saver.put, cut=20)
-        obstacle.unlink()
-        eventually(lambda: 20 in units.saves().get("a", {}))
-    finally:
-        saver.close(60)
-    assert saver.saved
+    roll(inner, fragments, saver.put, cut=10)
+    saver.close(60)
+    assert "moments at step 10 were not saved, training goes on" in caplog.text
+    obstacle.unlink()
+    released, real = threading.Event(), UnitStore.save
+    monkeypatch.setattr(UnitStore, "save", lambda *given: released.wait(60) and real(*given))
+    for cut in (20, 30):
+        roll(inner, fragments, saver.put, cut=cut)
+    assert "moments at step 30 are not saved" in caplog.text
+    released.set()
+    saver.close(60)
+    assert units.saves()["a"].keys() == {20} and saver.saved == 1
 
 
 def test_unit_gets_a_peers_state_while_the_peer_trains_on(make_learner, pull_from, fragments, inner):

@@ -10,7 +10,6 @@ import tracemalloc
 import jax
 import numpy as np
 import pytest
-from unit_saves import host_manifest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.deadline import late
@@ -50,10 +49,11 @@ def write(
 ):
     """Saves one host's part, with `cut` as its moments. Host 0, which began at `began`, also removes old saves."""
     store = UnitStore(uri, run, ADAMW)
-    facts = host_manifest(store, LAYOUT, cut, unit=unit, incarnation=incarnation, host=host, hosts=hosts)
     values = np.full(8 // hosts, cut, np.float32)
     start = host * len(values)
-    store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
+    parts = {0: FragmentPart(start, start + len(values), cut, values, values)}
+    contract = unit_contract(unit, incarnation, host=host, hosts=hosts)
+    store.save(contract, LAYOUT, cut, cut, cut, parts)
     if host == 0 and keep:
         store.prune(unit, keep, cut, incarnation, began, now)
 
@@ -409,7 +409,7 @@ def test_host_0_holds_moments_once_while_it_loads_them(uri, monkeypatch):
     wanted = build_layout([TensorInfo(f"w{n}", (size,), False, False) for n in range(count)], count)
     store, values = UnitStore(uri, "new", ADAMW), np.ones(size, np.float32)
     parts = {n: FragmentPart(0, size, 1, values, values) for n in range(count)}
-    store.save(host_manifest(store, wanted, 10), parts)
+    store.save(unit_contract(), wanted, 10, 1, 1, parts)
     real = arrays.read
     monkeypatch.setattr(arrays, "read", lambda *asked: map(np.array, real(*asked)))  # whose memory is traced
     tracemalloc.start()

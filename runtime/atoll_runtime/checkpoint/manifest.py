@@ -139,9 +139,9 @@ class HostManifest(Record):
     """The optimiser, and those of its tensors that are saved as `mu` and `nu`; see `learner.optimiser.saved`."""
     time: float
     """Unix seconds of the save."""
-    item: str = ""
+    item: str
     """Folder of the arrays, relative to the run's URI."""
-    parts: dict[int, PartEntry] = {}
+    parts: dict[int, PartEntry]
     """By fragment."""
 
 

@@ -17,6 +17,7 @@ from atoll_runtime.checkpoint.arrays import Chunked, Request
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
 from atoll_runtime.checkpoint.store import being_read
+from atoll_runtime.contract import UnitContract
 from atoll_runtime.payloads import Skipped
 from atoll_runtime.protocol.fragments import Array, Layout
 
@@ -68,14 +69,22 @@ class UnitStore:
         self.bucket = Bucket(uri)
         self.run_uid, self.optimizer = run_uid, optimizer
 
-    def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
-        """Writes one host's parts, the manifest last. Does not wait for other hosts."""
+    def save(
+        self,
+        unit: UnitContract,
+        fragments: Layout,
+        cut: int,
+        inner_step: int,
+        count: int,
+        parts: Mapping[int, FragmentPart],
+    ) -> None:
+        """Writes one host's parts, the manifest last. Does not wait for other hosts. Arguments as in `HostManifest`."""
         arrays.ready(self.bucket)  # a save that is refused must remove nothing
-        item = layout.unit_item(facts.unit, facts.cut, facts.host, facts.hosts)
+        item = layout.unit_item(unit.unit, cut, unit.host, unit.hosts)
         own = f"{item}.json"
-        there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
+        there = layout.unit_manifests(self.bucket.list(layout.unit_folder(unit.unit, cut)))
         for path, hosts in there.items():
-            if path == own or hosts != facts.hosts:  # of an earlier save, which must not mix with this
+            if path == own or hosts != unit.hosts:  # of an earlier save, which must not mix with this
                 self.bucket.delete(path)
         tree = {kind: {str(n): Chunked(getattr(part, kind)) for n, part in parts.items()} for kind in KINDS}
         arrays.write(self.bucket, item, tree, alone=True)
@@ -88,7 +97,22 @@ class UnitStore:
             )
             for number, part in parts.items()
         }
-        whole = facts.model_copy(update={"time": time.time(), "item": item, "parts": entries})
+        whole = HostManifest(
+            run_uid=self.run_uid,
+            unit=unit.unit,
+            incarnation=unit.incarnation,
+            host=unit.host,
+            hosts=unit.hosts,
+            cut=cut,
+            inner_step=inner_step,
+            count=count,
+            fingerprint=fragments.fingerprint,
+            shards=fragments.shards,
+            optimizer=self.optimizer,
+            time=time.time(),
+            item=item,
+            parts=entries,
+        )
         self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:

@@ -114,24 +114,14 @@ def from_checkpoint(
 
 
 def _moments(
-    units: UnitStore,
-    unit: str,
-    layout: Layout,
-    agreement: Agreement,
-    runs: Collection[str],
-    refused: Collection[tuple[str, int]] = (),
+    units: UnitStore, unit: str, layout: Layout, agreement: Agreement, runs: Collection[str]
 ) -> tuple[Moments | None, str]:
-    """The newest moments of which every host can read its share, whole on every host, and a message. Host 0 chooses.
-
-    Args:
-        refused: units and cuts that another host cannot read.
-    """
-    read = partial(_newest_moments, units, layout, runs, agreement.place, refused)
+    """The newest moments, whole on every host, and a message. Host 0 chooses those of which it can read its share. If
+    another host cannot read its own, there are none."""
+    read = partial(_newest_moments, units, layout, runs, agreement.place)
 
     def look() -> tuple[Found, UnitSave | None]:
-        save, why, _ = read(lambda: _candidates(units, unit))
-        skipped = (f"{name} step {cut} skipped: another host cannot read it" for name, cut in refused)
-        why = _join(why, *skipped)
+        save, why = read(lambda: _candidates(units, unit))
         if save is None:
             return Found(why), None
         message = _join(f"moments from step {save.cut} of {save.unit}", why)
@@ -141,16 +131,12 @@ def _moments(
     if found.count is None:
         return None, found.message
     chosen = (found.unit, dict([found.save]))
-    mine, why, silent = agreement.together(
-        lambda: (first, "", False) if first is not None else read(lambda: [chosen])
-    )
-    damaged, silent = agreement.extremes(np.array([mine is None, silent], np.int32))[1].astype(bool)
-    if mine is not None and not damaged:
+    mine, why = agreement.together(lambda: (first, "") if first is not None else read(lambda: [chosen]))
+    missing = agreement.extremes(np.array([mine is None], np.int32))[1][0]
+    if mine is not None and not missing:
         return _joined(agreement, layout, mine.moments), found.message
     log.warning("%s: not read by every host: %s", found.message, why)
-    if silent:
-        return None, f"{found.unit} step {found.save[0]}: the bucket does not answer another host"
-    return _moments(units, unit, layout, agreement, runs, (*refused, (found.unit, found.save[0])))
+    return None, f"{found.unit} step {found.save[0]}: another host cannot read it"
 
 
 def find(
@@ -216,11 +202,10 @@ def _newest_moments(
     layout: Layout,
     runs: Collection[str],
     share: tuple[int, int],
-    refused: Collection[tuple[str, int]],
     candidates: Callable[[], Iterable[tuple[str, Mapping[int, int]]]],
-) -> tuple[UnitSave | None, str, bool]:
+) -> tuple[UnitSave | None, str]:
     """This share of the newest moments, or the reasons why there are none. While the bucket does not answer, tries
-    again, and then returns the reason instead of older moments, and that the bucket was silent."""
+    again, and then returns the reason instead of older moments."""
     backoff, why = Backoff(FIRST_WAIT, LONGEST_WAIT), ""
     for attempt in range(MOMENTS_ATTEMPTS):
         if attempt:
@@ -230,15 +215,14 @@ def _newest_moments(
         try:
             reasons: list[str] = []
             for name, cuts in candidates():
-                left = {cut: hosts for cut, hosts in cuts.items() if (name, cut) not in refused}
-                save, skipped = units.newest(name, layout, runs, left, share)
+                save, skipped = units.newest(name, layout, runs, cuts, share)
                 reasons += [f"{name} {one}" for one in skipped]
                 if save is not None:
-                    return save, "; ".join(reasons), False
-            return None, "; ".join(reasons), False
+                    return save, "; ".join(reasons)
+            return None, "; ".join(reasons)
         except StoreError as error:
             why = str(error)
-    return None, why, True
+    return None, why
 
 
 def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int, int]]]:
