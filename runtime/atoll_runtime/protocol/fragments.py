@@ -129,8 +129,8 @@ class Layout:
         return flat
 
     def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array], first: int = 0) -> None:
-        """Writes `flat`, the elements of fragment `p` from `first` on, into `into`. What goes past the fragment's end is
-        left out. Tensors that are missing there are created (float32, zero)."""
+        """Writes `flat`, the elements of fragment `p` from `first` on, into `into`. Leaves out what goes past the
+        fragment's end. Tensors that are missing there are created (float32, zero)."""
         fragment = self.fragments[p]
         for piece, offset in zip(fragment.pieces, fragment.offsets, strict=True):
             values = flat[max(offset - first, 0) : max(offset - first + piece.size, 0)]
